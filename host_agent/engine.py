@@ -1,0 +1,565 @@
+"""The slot engine: datagrams, tensors and the time go in; datagrams, finished tensors and the next deadline come out.
+
+Sans-IO (no socket, thread, clock or sleep), and compiled (numba, `nogil`), so the transport's loop runs it without the
+trainer's GIL and the simulation runs the very same code on a virtual clock.
+
+Collectives form one stream of chunks (E elements each); chunk c travels in slot c mod W, so each slot works through
+chunks c, c + W, ... and every answer frees the slot for its next chunk: a self-clocked window (SwitchML, NSDI'21, section 3).
+A chunk takes one or more rounds, each one phase of its slot:
+
+    PROPOSE   header only: the ranks agree on the chunk's code     -> CLASSES, VALUES or HALVES
+    CLASSES   float block with NaN or Inf: which, where            -> VALUES
+    VALUES    the numbers; proposes the code of the next chunk     -> next chunk
+    HALVES    integers as 16-bit half words, 2 or 4 rounds         -> next chunk after the last
+
+The last round of a chunk carries the proposal for the slot's next one, so that PROPOSE is needed only where some rank had not
+queued it yet (its NONE is the largest code, so all ranks learn it). All ranks see the same maxima and so take the same path.
+
+Loss: a slot resends the same bytes (1) when slots sent later have been answered for longer than the reordering window
+(RFC 8985, RACK), (2) when the retransmission timeout runs out (RFC 6298, doubled up to a cap). A resend asks the switch for
+the row's state, so that silence (a dead switch) is told from waiting (a peer that has not come yet), and both end in a failure
+that names slot, phase and missing workers.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+from numba.core import types
+from numba.core.cgutils import voidptr_t
+from numba.extending import intrinsic
+
+from switchsum.host_agent import quantizer as q
+from switchsum.host_agent import wire
+from switchsum.host_agent.wire import HEADER_WORDS, swap32
+from switchsum.p4src.layout import HEADER_BYTES, Flag
+
+MAX_QUEUED = 1024  # collectives in flight or waiting in the engine; the agent holds back the rest
+INITIAL_RTO_NS = 50_000_000
+MIN_RTO_NS = 5_000_000  # scheduling noise of a busy host is of this order
+MAX_RTO_NS = 1_000_000_000
+REORDERING_FLOOR_NS = 500_000  # RACK's window is RTT/4, but not below what one batch of packets takes
+RETRIES_BEFORE_SILENCE = 3  # a switch counts as silent only after several unanswered questions
+
+# kinds of collectives
+FLOAT32, INT32, INT64 = 0, 1, 2
+ITEM_BYTES = {FLOAT32: 4, INT32: 4, INT64: 8}
+# states of a slot
+IDLE, PROPOSE, CLASSES, VALUES, HALVES = 0, 1, 2, 3, 4
+# failures
+NO_FAILURE, SWITCH_SILENT, PEERS_MISSING, MISMATCHED, PROTOCOL_BROKEN = 0, 1, 2, 3, 4
+
+_WANT_STATUS = int(Flag.WANT_STATUS)
+_REPAIR = int(Flag.REPAIR)
+
+SHARED_DTYPE = np.dtype(
+    [
+        # fixed for an epoch
+        ("job", "i8"), ("epoch", "i8"), ("worker", "i8"), ("world_size", "i8"), ("slots", "i8"), ("elements", "i8"),
+        ("limit", "i8"), ("switch_timeout_ns", "i8"), ("peer_timeout_ns", "i8"),
+        # round trip times, ns (RFC 6298)
+        ("srtt", "i8"), ("rttvar", "i8"), ("rto", "i8"), ("newest_answered", "i8"), ("newest_checked", "i8"),
+        ("heard_at", "i8"), ("progress_at", "i8"), ("next_timer", "i8"), ("active", "i8"),
+        # the stream
+        ("queued_chunks", "i8"), ("head", "i8"), ("tail", "i8"),
+        ("outbox", "i8"), ("finished", "i8"),
+        # what went wrong
+        ("failure", "i8"), ("failed_slot", "i8"), ("failed_tag", "i8"),
+        # counters
+        ("packets_sent", "i8"), ("bytes_sent", "i8"), ("packets_received", "i8"), ("bytes_received", "i8"),
+        ("timeouts", "i8"), ("early_repairs", "i8"), ("repairs_received", "i8"), ("stale", "i8"), ("foreign", "i8"),
+        ("collectives", "i8"),
+    ]
+)  # fmt: skip
+SLOT_DTYPE = np.dtype(
+    [
+        ("phase", "i8"), ("chunk", "i8"), ("collective", "i8"), ("state", "i8"), ("part", "i8"), ("code", "i8"),
+        ("special", "i8"), ("sent_at", "i8"), ("retries", "i8"), ("resent", "i8"), ("length", "i8"), ("queued", "i8"),
+        ("present", "i8"),
+    ]
+)  # fmt: skip
+COLLECTIVE_DTYPE = np.dtype(
+    [
+        ("kind", "i8"), ("first_chunk", "i8"), ("chunks", "i8"), ("numel", "i8"), ("remaining", "i8"), ("tag", "i8"),
+        ("source", "u8"), ("target", "u8"),
+    ]
+)  # fmt: skip
+
+
+@intrinsic
+def _pointer(typingctx, address):
+    """An integer address as a pointer, for numba.carray: the engine reads and writes tensors where they lie."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], voidptr_t)
+
+    return types.voidptr(types.uint64), codegen
+
+
+@nb.njit(cache=True, nogil=True)
+def _round_tag(tag, state, part):
+    """Tag of one round: ranks in different rounds of the same collective must not meet in one row either."""
+    return np.int64(np.uint32(tag) ^ np.uint32((state * 8 + part) * 0x9E3779B1))
+
+
+@nb.njit(cache=True, nogil=True)
+def _span(shared, collective, chunk):
+    """(first element, number of elements) of a chunk within its collective."""
+    start = (chunk - collective.first_chunk) * shared.elements
+    return start, min(shared.elements, collective.numel - start)
+
+
+@nb.njit(cache=True, nogil=True)
+def _source_bits(collective, start, count):
+    return nb.carray(_pointer(collective.source + np.uint64(start * 4)), (count,), np.uint32)
+
+
+@nb.njit(cache=True, nogil=True)
+def _propose(shared, collectives, number, chunk, finite_only):
+    """Code this rank proposes for a queued chunk of collective `number`."""
+    collective = collectives[number % MAX_QUEUED]
+    start, count = _span(shared, collective, chunk)
+    if collective.kind == FLOAT32:
+        bits = _source_bits(collective, start, count)
+        return q.finite_code(bits, count) if finite_only else q.float_code(bits, count)
+    if collective.kind == INT32:
+        words = nb.carray(_pointer(collective.source + np.uint64(start * 4)), (count,), np.int32)
+        return q.integer_code(words, count, shared.limit)
+    longs = nb.carray(_pointer(collective.source + np.uint64(start * 8)), (count,), np.int64)
+    return q.integer_code(longs, count, shared.limit)
+
+
+@nb.njit(cache=True, nogil=True)
+def _collective_of(shared, collectives, number, chunk):
+    """Number of the collective that holds a queued `chunk`, searched upwards from `number`."""
+    while True:
+        collective = collectives[number % MAX_QUEUED]
+        if chunk < collective.first_chunk + collective.chunks:
+            return number
+        number += 1
+
+
+@nb.njit(cache=True, nogil=True)
+def _next_proposal(shared, slot, collectives):
+    chunk = slot.chunk + shared.slots
+    if chunk >= shared.queued_chunks:
+        return q.CODE_NONE
+    number = _collective_of(shared, collectives, slot.collective, chunk)
+    return _propose(shared, collectives, number, chunk, False)
+
+
+@nb.njit(cache=True, nogil=True)
+def _transmit(shared, index, slots, outbox, now):
+    slot = slots[index]
+    slot.sent_at = now
+    if not slot.queued:
+        slot.queued = 1
+        outbox[shared.outbox] = index
+        shared.outbox += 1
+
+
+@nb.njit(cache=True, nogil=True)
+def _begin_round(shared, index, slots, collectives, packets, outbox, state, part, now):
+    """Fill the slot's packet for a new round and queue it for sending."""
+    slot = slots[index]
+    collective = collectives[slot.collective % MAX_QUEUED]
+    start, count = _span(shared, collective, slot.chunk)
+    words = packets[index]
+    lanes = words[HEADER_WORDS:]
+    exponent = 0
+    kind = wire.CONTRIBUTION
+    if state == PROPOSE:
+        kind = wire.PROPOSAL
+        exponent = _propose(shared, collectives, slot.collective, slot.chunk, False)
+    elif state == CLASSES:
+        bits = _source_bits(collective, start, count)
+        q.write_classes(bits, count, lanes)
+        exponent = q.finite_code(bits, count)
+    elif state == VALUES:
+        exponent = _next_proposal(shared, slot, collectives)
+        if collective.kind == FLOAT32:
+            floats = nb.carray(_pointer(collective.source + np.uint64(start * 4)), (count,), np.float32)
+            q.quantize(floats, count, slot.code, shared.limit, lanes)
+        elif collective.kind == INT32:
+            ints = nb.carray(_pointer(collective.source + np.uint64(start * 4)), (count,), np.int32)
+            q.write_integers(ints, count, shared.limit, lanes)
+        else:
+            longs = nb.carray(_pointer(collective.source + np.uint64(start * 8)), (count,), np.int64)
+            q.write_integers(longs, count, shared.limit, lanes)
+    elif collective.kind == INT32:
+        if part == 1:
+            exponent = _next_proposal(shared, slot, collectives)
+        ints = nb.carray(_pointer(collective.source + np.uint64(start * 4)), (count,), np.int32)
+        q.write_halves(ints, count, part, lanes)
+    else:
+        if part == 3:
+            exponent = _next_proposal(shared, slot, collectives)
+        longs = nb.carray(_pointer(collective.source + np.uint64(start * 8)), (count,), np.int64)
+        q.write_halves(longs, count, part, lanes)
+
+    if slot.state == IDLE:
+        if shared.active == 0:  # silence is counted from here: an idle engine hears nothing
+            shared.heard_at = now
+            shared.progress_at = now
+        shared.active += 1
+    slot.state = state
+    slot.part = part
+    slot.phase = (slot.phase + 1) & 0xFFFFFFFF
+    slot.retries = 0
+    slot.resent = 0
+    slot.present = 0
+    slot.length = HEADER_BYTES if kind == wire.PROPOSAL else HEADER_BYTES + 4 * shared.elements
+    tag = _round_tag(collective.tag, state, part)
+    wire.write_header(words, kind, shared.job, shared.epoch, index, exponent, slot.phase, tag, shared.worker, 0)
+    _transmit(shared, index, slots, outbox, now)
+
+
+@nb.njit(cache=True, nogil=True)
+def _begin_data(shared, index, slots, collectives, packets, outbox, code, now):
+    """The ranks agreed on `code` for the slot's chunk: begin its first round that carries values."""
+    slot = slots[index]
+    slot.code = code
+    slot.special = 0
+    if collectives[slot.collective % MAX_QUEUED].kind == FLOAT32:
+        state = CLASSES if code == q.CODE_SPECIAL else VALUES
+    else:
+        state = VALUES if code == q.CODE_FITS else HALVES
+    _begin_round(shared, index, slots, collectives, packets, outbox, state, 0, now)
+
+
+@nb.njit(cache=True, nogil=True)
+def start_idle(shared, slots, collectives, packets, outbox, now):
+    """Begin the chunks that idle slots wait for, as far as they are queued."""
+    for index in range(shared.slots):
+        slot = slots[index]
+        if slot.state == IDLE and slot.chunk < shared.queued_chunks:
+            slot.collective = _collective_of(shared, collectives, max(slot.collective, shared.head), slot.chunk)
+            _begin_round(shared, index, slots, collectives, packets, outbox, PROPOSE, 0, now)
+
+
+@nb.njit(cache=True, nogil=True)
+def _finish_chunk(shared, index, slots, collectives, packets, outbox, finished, agreed, now):
+    slot = slots[index]
+    number = slot.collective
+    collective = collectives[number % MAX_QUEUED]
+    collective.remaining -= 1
+    if collective.remaining == 0:
+        finished[shared.finished] = number
+        shared.finished += 1
+        shared.collectives += 1
+        while shared.head < shared.tail and collectives[shared.head % MAX_QUEUED].remaining == 0:
+            shared.head += 1
+    slot.chunk += shared.slots
+    if slot.chunk < shared.queued_chunks:
+        slot.collective = _collective_of(shared, collectives, number, slot.chunk)
+        if agreed == q.CODE_NONE:
+            _begin_round(shared, index, slots, collectives, packets, outbox, PROPOSE, 0, now)
+        else:
+            _begin_data(shared, index, slots, collectives, packets, outbox, agreed, now)
+        return
+    if agreed != q.CODE_NONE:  # this rank said NONE, so no maximum can say otherwise
+        shared.failure = PROTOCOL_BROKEN
+        shared.failed_slot = index
+    slot.state = IDLE
+    shared.active -= 1
+
+
+@nb.njit(cache=True, nogil=True)
+def _measure(shared, sample):
+    """RFC 6298 section 2, with alpha 1/8 and beta 1/4."""
+    if shared.srtt == 0:
+        shared.srtt = sample
+        shared.rttvar = sample // 2
+    else:
+        shared.rttvar += (abs(shared.srtt - sample) - shared.rttvar) // 4
+        shared.srtt += (sample - shared.srtt) // 8
+    shared.rto = min(max(shared.srtt + 4 * shared.rttvar, MIN_RTO_NS), MAX_RTO_NS)
+
+
+@nb.njit(cache=True, nogil=True)
+def receive(shared, slots, collectives, packets, kept, outbox, finished, words, length, now):
+    """Take one datagram: `words: uint32[]` holds at least `length` bytes of it. Foreign and stale ones are only counted."""
+    shared.packets_received += 1
+    shared.bytes_received += length
+    if not wire.is_ours(words, length, shared.job, shared.epoch):
+        shared.foreign += 1
+        return
+    kind = np.int64((swap32(words[0]) >> 16) & 0xFF)
+    third = swap32(words[2])
+    index = np.int64(third >> 16)
+    agreed = np.int64(third & 0xFFFF)
+    full_length = HEADER_BYTES + 4 * shared.elements
+    known = kind == wire.RESULT or kind == wire.AGREEMENT or kind == wire.MISMATCH or kind == wire.STATUS
+    if not known or index >= shared.slots or length != (full_length if kind == wire.RESULT else HEADER_BYTES):
+        shared.foreign += 1
+        return
+    shared.heard_at = now
+    slot = slots[index]
+    if slot.state == IDLE or np.int64(swap32(words[3])) != slot.phase:
+        shared.stale += 1
+        return
+    tag = np.int64(swap32(words[4]))
+    if kind == wire.STATUS:
+        slot.present = tag
+        return
+    if kind == wire.MISMATCH:
+        shared.failure = MISMATCHED
+        shared.failed_slot = index
+        shared.failed_tag = tag
+        return
+    state = slot.state
+    collective = collectives[slot.collective % MAX_QUEUED]
+    expected = wire.AGREEMENT if state == PROPOSE else wire.RESULT
+    if kind != expected or tag != _round_tag(collective.tag, state, slot.part):
+        shared.failure = PROTOCOL_BROKEN
+        shared.failed_slot = index
+        return
+
+    shared.progress_at = now
+    shared.newest_answered = max(shared.newest_answered, slot.sent_at)
+    if not slot.resent:  # Karn: an answer to a resent packet says nothing about the round trip
+        _measure(shared, now - slot.sent_at)
+    if (swap32(words[5]) >> 16) & _REPAIR:
+        shared.repairs_received += 1
+
+    lanes = words[HEADER_WORDS:]
+    start, count = _span(shared, collective, slot.chunk)
+    if state == PROPOSE:
+        _begin_data(shared, index, slots, collectives, packets, outbox, agreed, now)
+    elif state == CLASSES:
+        slot.special = 1
+        slot.code = agreed
+        for i in range(count):
+            kept[index, i] = np.int64(swap32(lanes[i]))
+        _begin_round(shared, index, slots, collectives, packets, outbox, VALUES, 0, now)
+    elif state == VALUES:
+        if collective.kind == FLOAT32:
+            floats = nb.carray(_pointer(collective.target + np.uint64(start * 4)), (count,), np.float32)
+            q.dequantize(lanes, count, slot.code, shared.limit, shared.world_size, floats)
+            if slot.special:
+                q.apply_classes(kept[index], count, floats)
+        elif collective.kind == INT32:
+            ints = nb.carray(_pointer(collective.target + np.uint64(start * 4)), (count,), np.int32)
+            q.read_integers(lanes, count, shared.limit, shared.world_size, ints)
+        else:
+            longs = nb.carray(_pointer(collective.target + np.uint64(start * 8)), (count,), np.int64)
+            q.read_integers(lanes, count, shared.limit, shared.world_size, longs)
+        _finish_chunk(shared, index, slots, collectives, packets, outbox, finished, agreed, now)
+    else:
+        q.accumulate_halves(lanes, count, slot.part, kept[index])
+        last = 1 if collective.kind == INT32 else 3
+        if slot.part < last:
+            _begin_round(shared, index, slots, collectives, packets, outbox, HALVES, slot.part + 1, now)
+            return
+        if collective.kind == INT32:
+            ints = nb.carray(_pointer(collective.target + np.uint64(start * 4)), (count,), np.int32)
+            for i in range(count):
+                ints[i] = np.int32(kept[index, i])
+        else:
+            longs = nb.carray(_pointer(collective.target + np.uint64(start * 8)), (count,), np.int64)
+            for i in range(count):
+                longs[i] = kept[index, i]
+        _finish_chunk(shared, index, slots, collectives, packets, outbox, finished, agreed, now)
+
+
+@nb.njit(cache=True, nogil=True)
+def tick(shared, slots, packets, outbox, now):
+    """Resend what is lost by now, judge silence, and set `next_timer` (ns; the largest int64 when nothing is active).
+
+    Work per call, not per packet: while answers come in, only a changed `newest_answered` or a due timer does any.
+    """
+    if shared.failure != NO_FAILURE:
+        return
+    if now < shared.next_timer and shared.newest_answered == shared.newest_checked:
+        return
+    shared.newest_checked = shared.newest_answered
+    window = max(shared.srtt // 4, REORDERING_FLOOR_NS)
+    next_timer = np.int64(0x7FFFFFFFFFFFFFFF)
+    for index in range(shared.slots):
+        slot = slots[index]
+        if slot.state == IDLE:
+            continue
+        due = slot.sent_at + min(shared.rto << min(slot.retries, 10), MAX_RTO_NS)
+        if slot.sent_at + window < shared.newest_answered:
+            shared.early_repairs += 1
+            slot.resent = 1
+            _transmit(shared, index, slots, outbox, now)
+        elif now >= due:
+            if now - shared.heard_at > shared.switch_timeout_ns and slot.retries >= RETRIES_BEFORE_SILENCE:
+                shared.failure = SWITCH_SILENT
+                shared.failed_slot = index
+                return
+            if now - shared.progress_at > shared.peer_timeout_ns:
+                shared.failure = PEERS_MISSING
+                shared.failed_slot = index
+                return
+            shared.timeouts += 1
+            slot.resent = 1
+            slot.retries += 1
+            wire.add_flags(packets[index], _WANT_STATUS)
+            _transmit(shared, index, slots, outbox, now)
+        due = slot.sent_at + min(shared.rto << min(slot.retries, 10), MAX_RTO_NS)
+        next_timer = min(next_timer, due)
+    shared.next_timer = next_timer
+
+
+@dataclass(frozen=True)
+class EngineFailure:
+    """Why an engine stopped: `kind` is one of this module's failures, the rest names the place."""
+
+    kind: int
+    slot: int
+    phase: int
+    collective: int  # number of the collective, counted from 0 in this epoch
+    missing: tuple[int, ...]  # workers whose contribution the row lacks, as far as the switch told
+    heard: bool  # whether the switch told anything about this row
+
+
+class Engine:
+    """One worker's slots in one job epoch.
+
+    Parameters: `job`, `epoch`, `worker`, `world_size`, `slots` (W), `elements` (E) as the controller gave them;
+    `switch_timeout_ns`: longest silence of the switch while something is outstanding; `peer_timeout_ns`: longest wait
+    for the other workers. All times are ns of one monotonic clock of the caller's choice.
+    """
+
+    def __init__(
+        self,
+        *,
+        job: int,
+        epoch: int,
+        worker: int,
+        world_size: int,
+        slots: int,
+        elements: int,
+        switch_timeout_ns: int = 30_000_000_000,
+        peer_timeout_ns: int = 1_800_000_000_000,
+        first_phase: int = 0,
+    ) -> None:
+        self._shared = np.zeros(1, SHARED_DTYPE).view(np.recarray)
+        shared = self._shared[0]
+        shared.job, shared.epoch, shared.worker, shared.world_size = job, epoch, worker, world_size
+        shared.slots, shared.elements, shared.limit = slots, elements, q.lane_limit(world_size)
+        shared.switch_timeout_ns, shared.peer_timeout_ns = switch_timeout_ns, peer_timeout_ns
+        shared.rto = INITIAL_RTO_NS
+        self._slots = np.zeros(slots, SLOT_DTYPE).view(np.recarray)
+        self._slots.chunk = np.arange(slots)
+        self._slots.phase = first_phase
+        self._collectives = np.zeros(MAX_QUEUED, COLLECTIVE_DTYPE).view(np.recarray)
+        self.packets = np.zeros((slots, HEADER_WORDS + elements), np.uint32)
+        self._kept = np.zeros((slots, elements), np.int64)
+        self._outbox = np.zeros(slots, np.int64)
+        self._finished = np.zeros(MAX_QUEUED, np.int64)
+
+    @property
+    def state(self) -> tuple[Any, ...]:
+        """The arrays that `receive` and `tick` work on, in the order in which the transport's loop takes them."""
+        return (self._shared, self._slots, self._collectives, self.packets, self._kept, self._outbox, self._finished)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another collective can be submitted now."""
+        return bool(self._shared[0].tail - self._shared[0].head < MAX_QUEUED)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is queued or under way."""
+        return bool(self._shared[0].head == self._shared[0].tail)
+
+    def submit(self, source: npt.NDArray[Any], target: npt.NDArray[Any], tag: int, now: int) -> int:
+        """Queue the sum of `source` (1-D, contiguous, float32, int32 or int64, not empty) into `target`
+        (of the same kind; may be `source`).
+
+        Both must stay alive and `source` unchanged until the collective is finished. `tag` (32 bits) must be the same on all
+        ranks for the same collective. Returns its number in this epoch, from 0.
+        """
+        kinds = {np.dtype(np.float32): FLOAT32, np.dtype(np.int32): INT32, np.dtype(np.int64): INT64}
+        kind = kinds.get(source.dtype)
+        if kind is None or source.ndim != 1 or source.size == 0 or not source.flags.c_contiguous:
+            raise ValueError(f"the engine sums 1-D contiguous float32, int32 or int64, not {source.dtype}{source.shape}")
+        if target.dtype != source.dtype or target.shape != source.shape or not target.flags.c_contiguous:
+            raise ValueError(f"target {target.dtype}{target.shape} does not match source {source.dtype}{source.shape}")
+        if not self.has_room:
+            raise ValueError(f"{MAX_QUEUED} collectives are queued already; finish some first")
+        shared = self._shared[0]
+        number = int(shared.tail)
+        record = self._collectives[number % MAX_QUEUED]
+        record.kind, record.numel, record.tag = kind, source.size, tag
+        record.first_chunk = shared.queued_chunks
+        record.chunks = record.remaining = -(-source.size // int(shared.elements))
+        record.source, record.target = source.ctypes.data, target.ctypes.data
+        shared.queued_chunks += record.chunks
+        shared.tail += 1
+        start_idle(self._shared[0], self._slots, self._collectives, self.packets, self._outbox, now)
+        shared.next_timer = 0  # there are new deadlines: the next tick finds the earliest
+        return number
+
+    def receive(self, datagram: bytes, now: int) -> None:
+        """Take one datagram. Anything may be in it: what is not an answer to this engine is counted and ignored."""
+        words = np.zeros(HEADER_WORDS + int(self._shared[0].elements), np.uint32)
+        kept = datagram[: words.nbytes]
+        words.view(np.uint8)[: len(kept)] = np.frombuffer(kept, np.uint8)
+        shared, slots, collectives, packets, aux, outbox, finished = self.state
+        receive(shared[0], slots, collectives, packets, aux, outbox, finished, words, len(datagram), now)
+
+    def tick(self, now: int) -> None:
+        """Let time pass up to `now`."""
+        tick(self._shared[0], self._slots, self.packets, self._outbox, now)
+
+    def datagrams_to_send(self) -> list[bytes]:
+        """Take what has to be sent now."""
+        shared = self._shared[0]
+        datagrams = []
+        for index in self._outbox[: int(shared.outbox)]:
+            slot = self._slots[index]
+            slot.queued = 0
+            datagrams.append(self.packets[index].tobytes()[: int(slot.length)])
+        shared.outbox = 0
+        shared.packets_sent += len(datagrams)
+        shared.bytes_sent += sum(map(len, datagrams))
+        return datagrams
+
+    def next_timer(self) -> int | None:
+        """When `tick` must be called next (ns), or None while nothing is outstanding."""
+        shared = self._shared[0]
+        return int(shared.next_timer) if shared.active else None
+
+    def take_finished(self) -> list[int]:
+        """Numbers of the collectives that finished since the last call, in order of completion."""
+        shared = self._shared[0]
+        numbers = [int(number) for number in self._finished[: int(shared.finished)]]
+        shared.finished = 0
+        return numbers
+
+    @property
+    def failure(self) -> EngineFailure | None:
+        """What stopped this engine, if anything did. A failed engine sends nothing any more."""
+        shared = self._shared[0]
+        if shared.failure == NO_FAILURE:
+            return None
+        slot = self._slots[int(shared.failed_slot)]
+        present = int(slot.present)
+        return EngineFailure(
+            kind=int(shared.failure),
+            slot=int(shared.failed_slot),
+            phase=int(slot.phase),
+            collective=int(slot.collective),
+            missing=tuple(w for w in range(int(shared.world_size)) if not present >> w & 1),
+            heard=present != 0,
+        )
+
+    def counters(self) -> dict[str, int]:
+        """Packets, bytes (UDP payload) and events since the epoch began, by name."""
+        names = SHARED_DTYPE.names or ()
+        shared = self._shared[0]
+        return {name: int(shared[name]) for name in names[names.index("packets_sent") :]}
+
+
+def collective_tag(number: int, description: str) -> int:
+    """Tag of the `number`-th collective of an epoch: equal on ranks that mean the same one, else (all but surely) not."""
+    return zlib.crc32(f"{number} {description}".encode())

@@ -1,0 +1,43 @@
+"""What can go wrong on the host side, as one small family: every message says what was wrong, where, and what to do.
+
+SwitchSumError
+    ControllerUnreachable   no controller at that address, or it went away
+    JoinRefused             the controller said no, and why
+    EpochEnded              the controller ended the job: a lost worker, a mismatch, a lost switch
+    TransportError          this host's sockets
+    CollectiveMismatch      the ranks sum different things
+    SwitchSilent            no answer from the switch
+    PeersMissing            the switch answers, other ranks do not come
+"""
+
+
+class SwitchSumError(RuntimeError):
+    """Base of everything this package raises about a job."""
+
+
+class ControllerUnreachable(SwitchSumError):
+    """Nothing answers at the controller's address, or it stopped answering."""
+
+
+class JoinRefused(SwitchSumError):
+    """The controller refused the join; its sentence says why."""
+
+
+class EpochEnded(SwitchSumError):
+    """The controller ended the job's epoch; its sentence names the culprit."""
+
+
+class TransportError(SwitchSumError):
+    """A socket of this host could not be set up."""
+
+
+class CollectiveMismatch(SwitchSumError):
+    """Ranks disagree on which tensor they are summing."""
+
+
+class SwitchSilent(SwitchSumError):
+    """The switch answered nothing within the limit."""
+
+
+class PeersMissing(SwitchSumError):
+    """Other ranks did not take part within the limit."""

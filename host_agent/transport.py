@@ -1,0 +1,238 @@
+"""The loop between the engine and a UDP socket, compiled and without the GIL (DESIGN section 5).
+
+One call of `run` receives whole batches (UDP_GRO, recvmmsg), hands each datagram to the engine, lets the engine's timers
+fire and sends what it wants sent (UDP_SEGMENT where packets of one length follow each other), until there is something to
+tell Python: a finished collective, a failure, or a wake-up through the eventfd. No Python object is touched meanwhile, so a
+busy Python thread of the trainer does not slow packets down.
+
+Numbers of socket options and layouts of msghdr and cmsghdr are Linux's on 64-bit machines (linux/udp.h, bits/socket.h).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import struct
+import time
+from typing import TYPE_CHECKING
+
+import numba as nb
+import numpy as np
+from numba.core import types
+
+from switchsum.host_agent import engine as _engine
+from switchsum.host_agent.errors import TransportError
+
+if TYPE_CHECKING:
+    from switchsum.host_agent.engine import Engine
+
+SOL_UDP = 17
+UDP_SEGMENT = 103
+UDP_GRO = 104
+SO_RCVBUFFORCE = 33
+
+RECEIVE_MESSAGES = 16  # recvmmsg batch; with GRO each may hold 60 packets
+RECEIVE_BYTES = 65536
+SEGMENTS = 60  # packets a UDP_SEGMENT call: 60 x 1048 bytes stay below the 65,507 of one datagram
+RECEIVE_BUFFER = 8 << 20
+# Smaller than what a shaped link's queue holds, so that a full queue blocks the sender instead of losing packets.
+SEND_BUFFER = 128 << 10
+LONGEST_POLL_NS = 100_000_000  # how long a stop request can go unnoticed if a wake-up were lost
+
+_recvmmsg = types.ExternalFunction("recvmmsg", types.int32(types.int32, types.uintp, types.uint32, types.int32, types.uintp))
+_sendmsg = types.ExternalFunction("sendmsg", types.int64(types.int32, types.uintp, types.int32))
+_poll = types.ExternalFunction("poll", types.int32(types.uintp, types.uint64, types.int32))
+_clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.uintp))
+
+_CLOCK_MONOTONIC = 1
+_MSG_DONTWAIT = 0x40
+_POLLIN = 1
+
+
+@nb.njit(cache=True, nogil=True)
+def _now(timespec):
+    _clock_gettime(_CLOCK_MONOTONIC, timespec.ctypes.data)
+    return timespec[0] * 1_000_000_000 + timespec[1]
+
+
+@nb.njit(cache=True, nogil=True)
+def _send(fd, shared, slots, packets, outbox, iovecs, control, message, segmentation):
+    """Send what the outbox names, longest runs of equal length at a time. A refused packet counts as lost on the way."""
+    sent = 0
+    row_bytes = packets.shape[1] * 4
+    base = np.uint64(packets.ctypes.data)
+    while sent < shared.outbox:
+        length = slots[outbox[sent]].length
+        count = 0
+        while count < segmentation and sent + count < shared.outbox and slots[outbox[sent + count]].length == length:
+            index = outbox[sent + count]
+            iovecs[2 * count] = base + np.uint64(index * row_bytes)
+            iovecs[2 * count + 1] = np.uint64(length)
+            slots[index].queued = 0
+            count += 1
+        message[2] = np.uint64(iovecs.ctypes.data)
+        message[3] = np.uint64(count)
+        if count > 1:
+            control[2] = np.uint64(length)
+            message[4] = np.uint64(control.ctypes.data)
+            message[5] = np.uint64(24)
+        else:
+            message[4] = np.uint64(0)
+            message[5] = np.uint64(0)
+        _sendmsg(fd, message.ctypes.data, 0)
+        shared.packets_sent += count
+        shared.bytes_sent += count * length
+        sent += count
+    shared.outbox = 0
+
+
+@nb.njit(cache=True, nogil=True)
+def _receive(fd, shared, slots, collectives, packets, kept, outbox, finished, buffer, headers, controls, now):
+    """Take one batch from the socket; returns the number of messages."""
+    stride = headers.shape[1]
+    for i in range(headers.shape[0]):
+        headers[i, 5] = np.uint64(controls.shape[1] * 8)  # msg_controllen, which the kernel shortens
+    count = _recvmmsg(fd, headers.ctypes.data, headers.shape[0], _MSG_DONTWAIT, 0)
+    for i in range(count):
+        length = np.int64(headers[i, stride - 1] & np.uint64(0xFFFFFFFF))
+        segment = length
+        if headers[i, 5] >= np.uint64(20) and controls[i, 1] == np.uint64((UDP_GRO << 32) | SOL_UDP):
+            segment = np.int64(controls[i, 2] & np.uint64(0xFFFFFFFF))
+        start = 0
+        while start < length:
+            piece = min(segment, length - start)
+            if start & 3 == 0:
+                words = buffer[i, start // 4 :]
+                _engine.receive(shared, slots, collectives, packets, kept, outbox, finished, words, piece, now)
+            else:  # ours are multiples of four bytes; a segment that begins elsewhere is foreign
+                shared.foreign += 1
+            if shared.failure != 0:
+                return count
+            start += max(segment, 1)
+    return count
+
+
+@nb.njit(cache=True, nogil=True)
+def _run(
+    shareds, slots, collectives, packets, kept, outbox, finished,
+    fd, wake_fd, buffer, headers, controls, iovecs, control, message, segmentation, timespec, polled,
+):  # fmt: skip
+    shared = shareds[0]
+    while True:
+        now = _now(timespec)
+        count = _receive(fd, shared, slots, collectives, packets, kept, outbox, finished, buffer, headers, controls, now)
+        _engine.tick(shared, slots, packets, outbox, now)
+        if shared.outbox > 0:
+            _send(fd, shared, slots, packets, outbox, iovecs, control, message, segmentation)
+        if shared.finished > 0 or shared.failure != 0:
+            return
+        if count > 0:
+            polled[0] = np.uint64(wake_fd) | (np.uint64(_POLLIN) << np.uint64(32))
+            if _poll(polled.ctypes.data, 1, 0) > 0:
+                return
+            continue
+        wait = LONGEST_POLL_NS
+        if shared.active > 0:
+            wait = min(max(shared.next_timer - now, 0), LONGEST_POLL_NS)
+        polled[0] = np.uint64(wake_fd) | (np.uint64(_POLLIN) << np.uint64(32))
+        polled[1] = np.uint64(fd) | (np.uint64(_POLLIN) << np.uint64(32))
+        _poll(polled.ctypes.data, 2, (wait + 999_999) // 1_000_000)
+        if (polled[0] >> np.uint64(48)) != 0:
+            return
+
+
+class Transport:
+    """A UDP socket and the loop that joins it to an engine.
+
+    The socket is bound at construction, because the controller must know its port before an engine can exist.
+    `address`: local IPv4 address, "" for any.
+    """
+
+    def __init__(self, address: str = "") -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        try:
+            self._socket.bind((address, 0))
+        except OSError as error:
+            self._socket.close()
+            raise TransportError(
+                f"cannot bind a UDP socket to {address or 'any address'} ({error.strerror}); "
+                "SWITCHSUM_DATA_ADDRESS must be an IPv4 address of this host"
+            ) from error
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        try:  # beyond net.core.rmem_max where we may
+            self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
+        except PermissionError:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+        self._segmentation = SEGMENTS if self._offloads() else 1
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._buffer = np.zeros((RECEIVE_MESSAGES, RECEIVE_BYTES // 4), np.uint32)
+        self._controls = np.zeros((RECEIVE_MESSAGES, 8), np.uint64)
+        vectors = np.zeros((RECEIVE_MESSAGES, 2), np.uint64)
+        self._headers = np.zeros((RECEIVE_MESSAGES, 8), np.uint64)  # struct mmsghdr: msghdr (7 words), msg_len
+        for i in range(RECEIVE_MESSAGES):
+            vectors[i] = (self._buffer[i].ctypes.data, RECEIVE_BYTES)
+            self._headers[i, 2] = vectors[i].ctypes.data
+            self._headers[i, 3] = 1
+            self._headers[i, 4] = self._controls[i].ctypes.data
+        self._vectors = vectors  # kept alive: the headers point into it
+        self._iovecs = np.zeros(2 * SEGMENTS, np.uint64)
+        # struct cmsghdr: length 18, level SOL_UDP, type UDP_SEGMENT, then the segment size as u16
+        self._control = np.frombuffer(struct.pack("=QiiQ", 18, SOL_UDP, UDP_SEGMENT, 0), np.uint64).copy()
+        self._message = np.zeros(7, np.uint64)
+        self._timespec = np.zeros(2, np.int64)
+        self._polled = np.zeros(2, np.uint64)
+
+    def _offloads(self) -> bool:
+        """Turn on UDP_GRO; returns whether the kernel has UDP_SEGMENT (both came with Linux 4.18 and 5.0)."""
+        try:
+            self._socket.setsockopt(SOL_UDP, UDP_SEGMENT, 0)
+            self._socket.setsockopt(SOL_UDP, UDP_GRO, 1)
+        except OSError as error:
+            if error.errno not in (errno.ENOPROTOOPT, errno.EINVAL):
+                raise
+            return False
+        return True
+
+    @property
+    def local_port(self) -> int:
+        """UDP port that the socket is bound to."""
+        return int(self._socket.getsockname()[1])
+
+    def connect(self, address: str, port: int) -> None:
+        """Speak to the switch at `address:port`, and hear nobody else."""
+        self._socket.connect((address, port))
+
+    def run(self, engine: Engine) -> None:
+        """Move packets until a collective finishes, the engine fails or `wake` is called. Holds no GIL meanwhile."""
+        _run(
+            *engine.state,
+            self._socket.fileno(),
+            self._wake,
+            self._buffer,
+            self._headers,
+            self._controls,
+            self._iovecs,
+            self._control,
+            self._message,
+            self._segmentation,
+            self._timespec,
+            self._polled,
+        )
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+
+    def wake(self) -> None:
+        """Make `run` return soon; from any thread."""
+        os.eventfd_write(self._wake, 1)
+
+    def close(self) -> None:
+        """Close socket and eventfd. `run` must have returned."""
+        self._socket.close()
+        os.close(self._wake)
+
+
+def now_ns() -> int:
+    """The clock that `Transport.run` uses: CLOCK_MONOTONIC, ns."""
+    return time.monotonic_ns()
