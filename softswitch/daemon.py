@@ -1,0 +1,120 @@
+"""The whole softswitch: ports, pipeline and P4Runtime server in one object, and the function that runs it as a daemon."""
+
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from types import TracebackType
+
+from switchsum.softswitch.dataplane import Dataplane
+from switchsum.softswitch.device import Device
+from switchsum.softswitch.p4runtime_server import P4RuntimeServer
+from switchsum.softswitch.udp_ports import UdpPorts
+
+# The defaults of p4src/protocol.yaml, which this package may not import; tests/softswitch/test_daemon.py compares them.
+DEFAULT_SWITCH_IP = "10.83.0.1"
+DEFAULT_SERVICE_PORT = 0x5353
+
+
+class SoftSwitch:
+    """A switch that is ready for a controller. Use as a context manager, or call start() and close().
+
+    Until a controller commits a pipeline, packets are counted and dropped.
+    """
+
+    def __init__(
+        self,
+        grpc: str = "127.0.0.1:0",
+        ports: int | Mapping[int, tuple[str, int]] = 8,
+        *,
+        seed: int = 0,
+        device_id: int = 1,
+        switch_ip: str = DEFAULT_SWITCH_IP,
+        service_port: int = DEFAULT_SERVICE_PORT,
+    ) -> None:
+        """Bind everything; nothing is served before start().
+
+        `grpc`: "host:port" of the P4Runtime server, port 0 for any free one. `ports`: port number -> (host, UDP port), or
+        a count N for ports 1 to N on loopback at free UDP ports. `seed` starts the program's random extern. `switch_ip`
+        and `service_port` stand in the headers that the ports add (see udp_ports).
+        Raises OSError naming what cannot be bound, ValueError for a bad argument.
+        """
+        addresses = consecutive_ports("127.0.0.1", 0, ports) if isinstance(ports, int) else dict(ports)
+        self._device = Device(seed)
+        self._ports = UdpPorts(lambda: self._device.dataplane, addresses, switch_ip, service_port)
+        try:
+            self._server = P4RuntimeServer(self._device, grpc, device_id)
+        except (OSError, ValueError):
+            self._ports.close()
+            raise
+        self.grpc_address = self._server.address
+        self.port_addresses = self._ports.addresses
+        self._closed = False
+
+    @property
+    def dataplane(self) -> Dataplane | None:
+        """What packets run through right now, for tests and tools; None before a pipeline is committed."""
+        return self._device.dataplane
+
+    @property
+    def statistics(self) -> dict[str, int]:
+        """The ports' counts: packets and bytes in and out, drops by reason."""
+        return self._ports.statistics
+
+    def start(self) -> None:
+        self._ports.start()
+        self._server.start()
+
+    def close(self) -> None:
+        """Stop serving; afterwards no thread and no socket of the switch is left."""
+        if not self._closed:
+            self._closed = True
+            self._server.stop()
+            self._ports.close()
+
+    def __enter__(self) -> "SoftSwitch":
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def consecutive_ports(host: str, base: int, count: int) -> dict[int, tuple[str, int]]:
+    """Ports 1 to `count` at UDP ports base + 1 to base + count of `host`; base 0: any free ones."""
+    if count < 1:
+        raise ValueError(f"{count} ports: a switch needs at least one")
+    if base and not 0 < base <= 65535 - count:
+        raise ValueError(f"UDP ports {base + 1} to {base + count} do not exist; choose a base of 1 to {65535 - count}")
+    return {number: (host, base + number if base else 0) for number in range(1, count + 1)}
+
+
+def run(switch: SoftSwitch, report: Callable[[str], None] = print) -> None:
+    """Serve until SIGINT or SIGTERM, then close. Call from the main thread; `report` gets the one line that says ready."""
+    stop = threading.Event()
+    previous = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with switch:
+            report(ready_line(switch))
+            stop.wait()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def ready_line(switch: SoftSwitch) -> str:
+    """One line for people and scripts: where the controller and the workers find this switch."""
+    ports = switch.port_addresses
+    where = [f"{number}={socket_text(address)}" for number, address in ports.items()]
+    numbers = list(ports)
+    spread = [address[1] - number for number, address in ports.items()]
+    hosts = {address[0] for address in ports.values()}
+    if len(hosts) == 1 and len(set(spread)) == 1 and numbers == list(range(numbers[0], numbers[-1] + 1)):
+        first, last = ports[numbers[0]], ports[numbers[-1]]
+        text = f"ports {numbers[0]}..{numbers[-1]} at {first[0]}:{first[1]}..{last[1]}"
+    else:
+        text = f"ports {', '.join(where)}"
+    return f"switch ready: P4Runtime {switch.grpc_address}, {text}"
+
+
+def socket_text(address: tuple[str, int]) -> str:
+    return f"{address[0]}:{address[1]}"

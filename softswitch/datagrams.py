@@ -1,0 +1,424 @@
+"""Batches of UDP datagrams in and out of frames, in machine code without the GIL (numba).
+
+`receive` waits for the ports' sockets and turns what they hold into Ethernet frames; `send` checks the frames that leave
+and hands their payloads to the kernel. Both make the system calls themselves (recvmmsg, sendmmsg, poll), so that a batch
+costs a few calls and no Python object for each packet. Runs of datagrams of equal size travel as one message: UDP_GRO
+joins them on the way in, UDP_SEGMENT splits them on the way out.
+
+The kernel's structures are written as int64 words. That is the layout of 64-bit little-endian Linux:
+
+    mmsghdr  8 words: name, namelen, iov, iovlen, control, controllen, flags, length of the message
+    iovec    2 words: address, bytes             cmsg  3 words: bytes (20 or 18), level | type << 32, value
+    pollfd   2 int32: descriptor, events | returned events << 16
+"""
+
+import struct
+import sys
+from enum import IntEnum
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+if sys.byteorder != "little" or struct.calcsize("P") != 8:
+    raise ImportError("the softswitch's UDP ports need a 64-bit little-endian machine")
+
+HEADER_BYTES = 42  # Ethernet 14, IPv4 20, UDP 8
+MAX_DATAGRAM_BYTES = 9000 - 28  # jumbo frames are the largest that hardware forwards: MTU 9000 less IPv4 and UDP
+MAX_SEGMENTS = 128  # UDP_MAX_SEGMENTS of Linux: UDP_GRO never joins more
+BATCH_FRAMES = 512  # bounds how long the control plane waits for the dataplane's lock; the last read may exceed it
+MESSAGES = 8  # for each recvmmsg
+BATCH_BYTES = BATCH_FRAMES * 1600
+MESSAGE_BYTES = 65536
+FRAME_CAPACITY = BATCH_FRAMES + MESSAGES * MAX_SEGMENTS
+BUFFER_BYTES = BATCH_BYTES + MESSAGES * (MESSAGE_BYTES + MAX_SEGMENTS * HEADER_BYTES)
+PORT_NUMBERS = 512  # v1model's ports have nine bits
+
+WOKEN = -1  # `receive` was woken up to end
+
+_POLLIN = 1
+_MSG_DONTWAIT = 0x40
+_EINTR, _EIO, _EAGAIN, _EINVAL, _EMSGSIZE, _ENOPROTOOPT, _EOPNOTSUPP = 4, 5, 11, 22, 90, 92, 95
+_UDP_SEGMENT, _UDP_GRO = 103 << 32 | 17, 104 << 32 | 17  # level IPPROTO_UDP, type from linux/udp.h
+_CMSG_BYTES = 24  # CMSG_SPACE(2) and CMSG_SPACE(4)
+_SEND_SEGMENTS = 60  # with up to 1,083 bytes each, the run stays below the 65,507 bytes that one call may carry
+_SEND_BYTES = 65000
+_SEND_MESSAGES = 1024  # UIO_MAXIOV: sendmmsg takes no more
+
+
+class Count(IntEnum):
+    """Index of each statistic in the counts array, and its name for people, in lower case."""
+
+    RECEIVED_PACKETS = 0
+    RECEIVED_BYTES = 1
+    SENT_PACKETS = 2
+    SENT_BYTES = 3
+    RECEIVE_ERRORS = 4  # an ICMP error about something we sent
+    SEND_ERRORS = 5  # the host is gone (ICMP), or the kernel refuses the address
+    DROPPED_NO_PIPELINE = 6
+    DROPPED_OVERSIZED = 7  # longer than MAX_DATAGRAM_BYTES
+    DROPPED_QUEUE_FULL = 8  # the socket's send buffer
+    DROPPED_SHORT_FRAME = 9  # the program sent less than Ethernet, IPv4 and UDP header
+    DROPPED_UNKNOWN_PORT = 10  # the program sent to a port that does not exist
+    DROPPED_NOT_IPV4_UDP = 11
+    DROPPED_IP_OPTIONS = 12
+    DROPPED_FRAGMENT = 13
+    DROPPED_NOT_LOOPBACK = 14  # destination outside 127.0.0.0/8
+    DROPPED_IP_CHECKSUM = 15
+    DROPPED_TRUNCATED = 16  # IPv4 or UDP length beyond the frame, or below the headers
+    DROPPED_UDP_PORT_ZERO = 17
+    DROPPED_UDP_CHECKSUM = 18
+    INTERNAL_ERRORS = 19  # a batch lost by a defect of the switch; its log has the trace
+
+
+_RECEIVED_PACKETS, _RECEIVED_BYTES = int(Count.RECEIVED_PACKETS), int(Count.RECEIVED_BYTES)
+_SENT_PACKETS, _SENT_BYTES = int(Count.SENT_PACKETS), int(Count.SENT_BYTES)
+_RECEIVE_ERRORS, _SEND_ERRORS = int(Count.RECEIVE_ERRORS), int(Count.SEND_ERRORS)
+_OVERSIZED, _QUEUE_FULL = int(Count.DROPPED_OVERSIZED), int(Count.DROPPED_QUEUE_FULL)
+_SHORT_FRAME, _UNKNOWN_PORT = int(Count.DROPPED_SHORT_FRAME), int(Count.DROPPED_UNKNOWN_PORT)
+_NOT_IPV4_UDP, _IP_OPTIONS = int(Count.DROPPED_NOT_IPV4_UDP), int(Count.DROPPED_IP_OPTIONS)
+_FRAGMENT, _NOT_LOOPBACK = int(Count.DROPPED_FRAGMENT), int(Count.DROPPED_NOT_LOOPBACK)
+_IP_CHECKSUM, _TRUNCATED = int(Count.DROPPED_IP_CHECKSUM), int(Count.DROPPED_TRUNCATED)
+_UDP_PORT_ZERO, _UDP_CHECKSUM = int(Count.DROPPED_UDP_PORT_ZERO), int(Count.DROPPED_UDP_CHECKSUM)
+
+_poll = nb.types.ExternalFunction("poll", nb.int32(nb.intp, nb.uint64, nb.int32))
+_recvmmsg = nb.types.ExternalFunction("recvmmsg", nb.int32(nb.int32, nb.intp, nb.uint32, nb.int32, nb.intp))
+_sendmmsg = nb.types.ExternalFunction("sendmmsg", nb.int32(nb.int32, nb.intp, nb.uint32, nb.int32))
+_errno_location = nb.types.ExternalFunction("__errno_location", nb.types.CPointer(nb.int32)())
+
+_BYTES = nb.uint8[::1]
+_WORDS = nb.int64[::1]
+_INTS = nb.int32[::1]
+
+
+class Ring:
+    """Memory for the messages of one recvmmsg: headers, addresses, ancillary data and the datagrams themselves."""
+
+    def __init__(self) -> None:
+        self.datagrams: npt.NDArray[np.uint8] = np.zeros(MESSAGES * MESSAGE_BYTES, np.uint8)
+        self.names: npt.NDArray[np.uint8] = np.zeros(MESSAGES * 16, np.uint8)
+        self.controls: npt.NDArray[np.int64] = np.zeros(MESSAGES * 3, np.int64)
+        self.headers: npt.NDArray[np.int64] = np.zeros(MESSAGES * 8, np.int64)
+        self._vectors: npt.NDArray[np.int64] = np.zeros(MESSAGES * 2, np.int64)
+        for index in range(MESSAGES):
+            self._vectors[2 * index] = self.datagrams.ctypes.data + index * MESSAGE_BYTES
+            self._vectors[2 * index + 1] = MESSAGE_BYTES
+            header = self.headers[8 * index :]
+            header[0] = self.names.ctypes.data + 16 * index
+            header[2] = self._vectors.ctypes.data + 16 * index
+            header[3] = 1
+            header[4] = self.controls.ctypes.data + _CMSG_BYTES * index
+
+
+@nb.njit(nb.int64(_BYTES, nb.int64), cache=True, nogil=True)
+def _u16(data, at):  # type: ignore[no-untyped-def]
+    return np.int64(data[at]) << 8 | np.int64(data[at + 1])
+
+
+@nb.njit(nb.void(_BYTES, nb.int64, nb.int64), cache=True, nogil=True)
+def _put16(data, at, value):  # type: ignore[no-untyped-def]
+    data[at] = (value >> 8) & 0xFF
+    data[at + 1] = value & 0xFF
+
+
+@nb.njit(nb.int64(nb.int64), cache=True, nogil=True)
+def _folded(total):  # type: ignore[no-untyped-def]
+    """Ones' complement sum of 16-bit words from their plain sum (RFC 1071)."""
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total
+
+
+@nb.njit(nb.void(_BYTES, nb.int64, _BYTES, nb.int64, nb.int64, _BYTES, nb.int64), cache=True, nogil=True)
+def _put_header(frame, at, name, name_at, payload, switch_ip, service_port):  # type: ignore[no-untyped-def]
+    """Ethernet, IPv4 and UDP header of a datagram of `payload` bytes. `name` holds the sender's sockaddr_in."""
+    frame[at] = 0x02  # to 02:53:53:00:00:00, the switch
+    frame[at + 1] = 0x53
+    frame[at + 2] = 0x53
+    for byte in range(3):
+        frame[at + 3 + byte] = 0
+    frame[at + 6] = 0x02  # from 02:00:a:b:c:d
+    frame[at + 7] = 0
+    _put16(frame, at + 12, 0x0800)
+    _put16(frame, at + 14, 0x4500)  # RFC 791: version 4, five words, TOS 0
+    _put16(frame, at + 16, 28 + payload)
+    _put16(frame, at + 18, 0)
+    _put16(frame, at + 20, 0x4000)  # DF
+    _put16(frame, at + 22, 64 << 8 | 17)  # TTL, UDP
+    _put16(frame, at + 24, 0)
+    for byte in range(4):
+        frame[at + 8 + byte] = name[name_at + 4 + byte]
+        frame[at + 26 + byte] = name[name_at + 4 + byte]
+        frame[at + 30 + byte] = switch_ip[byte]
+    total = 0
+    for word in range(10):
+        total += _u16(frame, at + 14 + 2 * word)
+    _put16(frame, at + 24, ~_folded(total) & 0xFFFF)
+    frame[at + 34] = name[name_at + 2]
+    frame[at + 35] = name[name_at + 3]
+    _put16(frame, at + 36, service_port)
+    _put16(frame, at + 38, 8 + payload)
+    _put16(frame, at + 40, 0)  # RFC 768: no checksum; loopback does not flip bits
+
+
+@nb.njit(
+    nb.int64(
+        nb.int32[:, ::1],  # polls
+        _INTS,  # numbers
+        _BYTES,  # ring.datagrams
+        _BYTES,  # ring.names
+        _WORDS,  # ring.controls
+        _WORDS,  # ring.headers
+        _BYTES,  # buffer
+        _INTS,  # ports
+        _WORDS,  # offsets
+        _INTS,  # lengths
+        _BYTES,  # switch_ip
+        nb.int64,  # service_port
+        _WORDS,  # counts
+    ),
+    cache=True,
+    nogil=True,
+)
+def receive(  # type: ignore[no-untyped-def]
+    polls, numbers, datagrams, names, controls, headers, buffer, ports, offsets, lengths, switch_ip, service_port, counts
+):
+    """Wait until a socket has something, then write a batch of frames; returns their number, or WOKEN.
+
+    polls: pollfd of each port's socket, in the order of `numbers` (port numbers), and last the one that wakes us up.
+    buffer[BUFFER_BYTES], ports, offsets, lengths[FRAME_CAPACITY]: the batch as the dataplane wants it.
+    counts: indexed by Count.
+    """
+    for index in range(len(polls)):
+        polls[index, 1] = _POLLIN
+    if _poll(polls.ctypes.data, len(polls), -1) < 0:
+        return 0  # a signal
+    if polls[len(polls) - 1, 1] >> 16:
+        return WOKEN
+    count = 0
+    position = 0
+    progress = True
+    while progress:
+        progress = False
+        for port in range(len(numbers)):  # in turns, so that a busy port does not silence the others
+            if polls[port, 1] >> 16 == 0:
+                continue
+            if count >= BATCH_FRAMES or position >= BATCH_BYTES:
+                return count
+            for index in range(MESSAGES):
+                headers[8 * index + 1] = 16
+                headers[8 * index + 5] = _CMSG_BYTES
+                controls[3 * index] = 0
+            got = _recvmmsg(polls[port, 0], headers.ctypes.data, MESSAGES, _MSG_DONTWAIT, 0)
+            if got < 0 and _errno_location()[0] != _EAGAIN:
+                counts[_RECEIVE_ERRORS] += 1
+            if got < MESSAGES:
+                polls[port, 1] = 0  # drained, as far as this batch is concerned
+            else:
+                progress = True
+            for index in range(got):
+                size = headers[8 * index + 7] & 0xFFFFFFFF
+                segment = size
+                if controls[3 * index] >= 20 and controls[3 * index + 1] == _UDP_GRO:
+                    segment = controls[3 * index + 2] & 0xFFFFFFFF
+                frames = 1
+                if segment > 0:
+                    frames = (size + segment - 1) // segment
+                counts[_RECEIVED_PACKETS] += frames
+                counts[_RECEIVED_BYTES] += size
+                if segment > MAX_DATAGRAM_BYTES or frames > MAX_SEGMENTS:
+                    counts[_OVERSIZED] += frames
+                    continue
+                start = index * MESSAGE_BYTES
+                for frame in range(frames):
+                    payload = min(segment, size - frame * segment)
+                    ports[count] = numbers[port]
+                    offsets[count] = position
+                    lengths[count] = HEADER_BYTES + payload
+                    _put_header(buffer, position, names, 16 * index, payload, switch_ip, service_port)
+                    position += HEADER_BYTES
+                    for byte in range(payload):  # LLVM makes it a memcpy; numba compiles slices slowly
+                        buffer[position + byte] = datagrams[start + byte]
+                    position += payload
+                    start += payload
+                    count += 1
+    return count
+
+
+@nb.njit(nb.int64(_BYTES, nb.int64, nb.int64, nb.int64, _INTS), cache=True, nogil=True)
+def _verdict(buffer, at, length, port, descriptors):  # type: ignore[no-untyped-def]
+    """0 if a host's network stack would take this frame, else the Count of the reason why not."""
+    if port < 0 or port >= PORT_NUMBERS or descriptors[port] < 0:
+        return _UNKNOWN_PORT
+    if length < HEADER_BYTES:
+        return _SHORT_FRAME
+    if _u16(buffer, at + 12) != 0x0800 or buffer[at + 14] >> 4 != 4 or buffer[at + 23] != 17:
+        return _NOT_IPV4_UDP
+    if buffer[at + 14] != 0x45:
+        return _IP_OPTIONS
+    if _u16(buffer, at + 20) & 0x3FFF:  # more fragments, or not the first
+        return _FRAGMENT
+    if buffer[at + 30] != 127:
+        return _NOT_LOOPBACK
+    total = 0
+    for word in range(10):
+        total += _u16(buffer, at + 14 + 2 * word)
+    if _folded(total) != 0xFFFF:
+        return _IP_CHECKSUM
+    packet = _u16(buffer, at + 16)
+    datagram = _u16(buffer, at + 38)
+    if packet + 14 > length or datagram + 20 > packet or datagram < 8:
+        return _TRUNCATED
+    if _u16(buffer, at + 36) == 0:
+        return _UDP_PORT_ZERO
+    if _u16(buffer, at + 40) != 0:
+        total = 17 + datagram  # RFC 768: pseudo header (addresses, protocol, length), then the datagram in words
+        for word in range(4):
+            total += _u16(buffer, at + 26 + 2 * word)
+        for word in range(datagram // 2):
+            total += _u16(buffer, at + 34 + 2 * word)
+        if datagram & 1:
+            total += np.int64(buffer[at + 34 + datagram - 1]) << 8
+        if _folded(total) != 0xFFFF:
+            return _UDP_CHECKSUM
+    return 0
+
+
+@nb.njit(
+    nb.void(
+        _INTS,  # ports
+        _WORDS,  # offsets
+        _INTS,  # lengths
+        _BYTES,  # buffer
+        _INTS,  # descriptors
+        _INTS,  # offload
+        _WORDS,  # counts
+    ),
+    cache=True,
+    nogil=True,
+)
+def send(ports, offsets, lengths, buffer, descriptors, offload, counts):  # type: ignore[no-untyped-def]
+    """Send the payloads of the frames buffer[offsets[i]:][:lengths[i]] from the sockets of ports[i].
+
+    descriptors[PORT_NUMBERS]: the socket of each port, -1 where there is none. offload[1]: whether to use UDP_SEGMENT;
+    becomes 0 when the kernel refuses it. Frames to one destination keep their order.
+    """
+    total = len(ports)
+    flow_of = np.empty(total, np.int64)  # index of the frame's flow, or -1
+    flows = np.empty(total, np.int64)  # port, address and UDP port of each flow
+    members = np.zeros(total + 1, np.int64)
+    known = 0
+    kept = 0
+    guess = 0
+    for frame in range(total):
+        at = offsets[frame]
+        reason = _verdict(buffer, at, lengths[frame], ports[frame], descriptors)
+        if reason:
+            counts[reason] += 1
+            flow_of[frame] = -1
+            continue
+        flow = np.int64(ports[frame]) << 48 | _u16(buffer, at + 30) << 32 | _u16(buffer, at + 32) << 16
+        flow |= _u16(buffer, at + 36)
+        guess += 1  # multicast goes round the group, so the flow after the last one is the likeliest
+        if guess >= known or flows[guess] != flow:
+            guess = 0
+            while guess < known and flows[guess] != flow:
+                guess += 1
+            if guess == known:
+                flows[known] = flow
+                known += 1
+        flow_of[frame] = guess
+        members[guess] += 1
+        kept += 1
+    if kept == 0:
+        return
+
+    places = np.zeros(known + 1, np.int64)
+    for flow in range(known):
+        places[flow + 1] = places[flow] + members[flow]
+    order = np.empty(kept, np.int64)
+    for frame in range(total):  # a counting sort, so that each flow keeps its order
+        if flow_of[frame] >= 0:
+            order[places[flow_of[frame]]] = frame
+            places[flow_of[frame]] += 1
+
+    vectors = np.empty(2 * kept, np.int64)
+    headers = np.zeros(8 * kept, np.int64)
+    names = np.zeros(16 * kept, np.uint8)
+    controls = np.zeros(3 * kept, np.int64)
+    sockets = np.empty(kept, np.int32)
+    messages = 0
+    run_flow = -1
+    run_size = -1
+    for place in range(kept):
+        frame = order[place]
+        at = offsets[frame]
+        size = _u16(buffer, at + 38) - 8
+        vectors[2 * place] = buffer.ctypes.data + at + HEADER_BYTES
+        vectors[2 * place + 1] = size
+        joined = messages > 0 and offload[0] != 0 and flow_of[frame] == run_flow and size == run_size and size > 0
+        if joined:
+            run = headers[8 * (messages - 1) + 3]
+            joined = run < _SEND_SEGMENTS and (run + 1) * size <= _SEND_BYTES
+        if joined:
+            headers[8 * (messages - 1) + 3] += 1
+            continue
+        run_flow = flow_of[frame]
+        run_size = size
+        sockets[messages] = descriptors[ports[frame]]
+        name = 16 * messages
+        names[name] = 2  # AF_INET, in the host's order
+        for byte in range(2):
+            names[name + 2 + byte] = buffer[at + 36 + byte]
+        for byte in range(4):
+            names[name + 4 + byte] = buffer[at + 30 + byte]
+        headers[8 * messages] = names.ctypes.data + name
+        headers[8 * messages + 1] = 16
+        headers[8 * messages + 2] = vectors.ctypes.data + 16 * place
+        headers[8 * messages + 3] = 1
+        messages += 1
+    for message in range(messages):
+        if headers[8 * message + 3] > 1:
+            first = (headers[8 * message + 2] - vectors.ctypes.data) // 8
+            controls[3 * message] = 18
+            controls[3 * message + 1] = _UDP_SEGMENT
+            controls[3 * message + 2] = vectors[first + 1]
+            headers[8 * message + 4] = controls.ctypes.data + _CMSG_BYTES * message
+            headers[8 * message + 5] = _CMSG_BYTES
+
+    message = 0
+    while message < messages:
+        until = message + 1
+        while until < messages and sockets[until] == sockets[message] and until - message < _SEND_MESSAGES:
+            until += 1
+        done = _sendmmsg(sockets[message], headers.ctypes.data + 64 * message, until - message, _MSG_DONTWAIT)
+        for accepted in range(message, message + max(done, 0)):
+            counts[_SENT_PACKETS] += headers[8 * accepted + 3]
+            counts[_SENT_BYTES] += headers[8 * accepted + 7] & 0xFFFFFFFF
+        if done > 0:
+            message += done
+            continue
+        error = _errno_location()[0]
+        if error == _EINTR:
+            continue
+        run = headers[8 * message + 3]
+        if run > 1 and error in (_EIO, _EINVAL, _EMSGSIZE, _ENOPROTOOPT, _EOPNOTSUPP):
+            if error != _EMSGSIZE:  # EMSGSIZE: this size does not fit the link; otherwise the kernel knows no UDP_SEGMENT
+                offload[0] = 0
+            for _ in range(run):
+                headers[8 * message + 3] = 1
+                headers[8 * message + 4] = 0
+                headers[8 * message + 5] = 0
+                if _sendmmsg(sockets[message], headers.ctypes.data + 64 * message, 1, _MSG_DONTWAIT) == 1:
+                    counts[_SENT_PACKETS] += 1
+                    counts[_SENT_BYTES] += headers[8 * message + 7] & 0xFFFFFFFF
+                elif _errno_location()[0] == _EAGAIN:
+                    counts[_QUEUE_FULL] += 1
+                else:
+                    counts[_SEND_ERRORS] += 1
+                headers[8 * message + 2] += 16
+        elif error == _EAGAIN:
+            counts[_QUEUE_FULL] += run
+        else:
+            counts[_SEND_ERRORS] += run
+        message += 1
