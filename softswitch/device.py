@@ -6,6 +6,7 @@ and COMMIT swaps. A commit replaces one reference, so a batch of packets sees th
 """
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from p4.config.v1 import p4info_pb2
 
@@ -13,6 +14,12 @@ from switchsum.softswitch.dataplane import Dataplane
 from switchsum.softswitch.p4info import Schema, TableView, bind
 from switchsum.softswitch.program import Program, UnsupportedProgram
 from switchsum.softswitch.tables import Entry, Key
+
+
+@lru_cache(maxsize=4)
+def _program(text: str) -> Program:
+    """A program with its machine code, kept because a controller that restarts sends the same one again."""
+    return Program.from_text(text, "p4_device_config")
 
 
 class NotReconcilable(ValueError):
@@ -75,7 +82,7 @@ class Device:
             text = device_config.decode()
         except UnicodeDecodeError as error:
             raise UnsupportedProgram("p4_device_config", [f"not UTF-8 text: {error}; send p4c's JSON file"]) from None
-        dataplane = Dataplane(Program.from_text(text, "p4_device_config"), seed=self._seed)
+        dataplane = Dataplane(_program(text), seed=self._seed)
         return Pipeline(p4info, device_config, cookie, dataplane, bind(p4info, dataplane))
 
     def save(self, pipeline: Pipeline) -> None:
@@ -137,10 +144,11 @@ def _carry_tables(old: Pipeline, new: Pipeline) -> None:
                 raise NotReconcilable(f"table {view.name} has {len(entries)} entries and no equal table in the new program")
             continue
         _carry_entries(successor, entries)
-        if not default.const and successor.table.default != default:
-            if successor.table.default.const or not _fits(successor, default.action, len(default.params)):
-                raise NotReconcilable(f"table {view.name}: its default action {default.action} does not fit the new program")
-            successor.table.set_default(default.action, default.params)
+        if default is not None and not default[2] and successor.table.default != default:
+            action, arguments, _ = default
+            if successor.const_default or not _fits(successor, action, len(arguments)):
+                raise NotReconcilable(f"table {view.name}: its default action {action} does not fit the new program")
+            successor.table.set_default(action, arguments)
 
 
 def _carry_entries(table: TableView, entries: list[Entry]) -> None:

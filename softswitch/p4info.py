@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from p4.config.v1 import p4info_pb2
 
 from switchsum.softswitch.dataplane import Dataplane
-from switchsum.softswitch.tables import Counter, Table
+from switchsum.softswitch.state import Counter
+from switchsum.softswitch.tables import Table
 
 
 class PipelineMismatch(ValueError):
@@ -161,8 +162,13 @@ def _bind_table(info: p4info_pb2.Table, actions: dict[int, p4info_pb2.Action], d
     views = {ref.id: _bind_action(name, ref, actions, table) for ref in info.action_refs}
     for missing in sorted(set(table.actions) - {view.name for view in views.values()}):
         raise PipelineMismatch(f"table {name}: action {missing} of the program is missing from the P4Info")
+    if info.has_initial_entries and not info.is_const_table:
+        raise UnsupportedP4Info(f"table {name} declares `entries`: the softswitch supports `const entries` only")
     if info.is_const_table != table.is_const:
         raise PipelineMismatch(f"table {name}: is_const_table is {info.is_const_table} in the P4Info only")
+    const_default = table.default is not None and table.default[2]
+    if bool(info.const_default_action_id) != const_default:
+        raise PipelineMismatch(f"table {name}: its default action is constant in the P4Info or the program only")
     return TableView(
         id=info.preamble.id,
         name=name,
@@ -171,7 +177,7 @@ def _bind_table(info: p4info_pb2.Table, actions: dict[int, p4info_pb2.Action], d
         actions=views,
         needs_priority=any(field.match in PRIORITY_KINDS for field in fields),
         is_const=info.is_const_table,
-        const_default=bool(info.const_default_action_id),
+        const_default=const_default,
     )
 
 

@@ -35,12 +35,15 @@ _ABSENT = {
     "digest_entry": ("digests are not supported", "digest_id"),
 }
 
-_TABLE_ERROR_CODES: tuple[tuple[type[TableError], int], ...] = (
+# The first that fits counts: the base class comes last.
+ERROR_CODES: tuple[tuple[type[BytestringError | TableError], int], ...] = (
+    (BytestringError, code_pb2.OUT_OF_RANGE),
     (EntryExists, code_pb2.ALREADY_EXISTS),
     (NoSuchEntry, code_pb2.NOT_FOUND),
     (TableFull, code_pb2.RESOURCE_EXHAUSTED),
     (ConstTable, code_pb2.PERMISSION_DENIED),
     (BadEntry, code_pb2.INVALID_ARGUMENT),
+    (TableError, code_pb2.UNKNOWN),
 )
 
 
@@ -95,12 +98,8 @@ class Entities:
 
 def translated(error: BytestringError | TableError) -> EntityError:
     """The P4Runtime error of a value that does not fit or of a refusal by the dataplane."""
-    if isinstance(error, BytestringError):
-        return EntityError(code_pb2.OUT_OF_RANGE, str(error))
-    for kind, code in _TABLE_ERROR_CODES:
-        if isinstance(error, kind):
-            return EntityError(code, str(error))
-    return EntityError(code_pb2.UNKNOWN, str(error))
+    code = next(code for kind, code in ERROR_CODES if isinstance(error, kind))
+    return EntityError(code, str(error))
 
 
 def _is_wildcard(entity: p4runtime_pb2.Entity, kind: str) -> bool:

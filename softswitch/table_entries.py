@@ -144,7 +144,7 @@ class TableEntries:
             raise invalid(f"table {view.name}: the default entry always exists; it can only be modified")
         if message.match or message.priority:
             raise invalid(f"table {view.name}: the default entry has neither match nor priority")
-        if view.const_default or view.table.default.const:
+        if view.const_default:
             raise denied(f"table {view.name}: its default action is constant")
         if message.HasField("counter_data"):
             if view.table.direct_counter:
@@ -198,9 +198,10 @@ class TableEntries:
         )
 
     def _default_entry(self, view: TableView) -> p4runtime_pb2.TableEntry:
-        default = view.table.default
-        found = p4runtime_pb2.TableEntry(table_id=view.id, is_default_action=True, is_const=default.const or view.const_default)
-        _write_action(found, view.action_named(default.action), default.params)
+        found = p4runtime_pb2.TableEntry(table_id=view.id, is_default_action=True, is_const=view.const_default)
+        if view.table.default is not None:  # None: a miss does nothing, and the program names no action for it
+            action, arguments, _ = view.table.default
+            _write_action(found, view.action_named(action), arguments)
         found.controller_metadata, found.metadata = self._annotations.entries.get((view.id, None, 0), (0, b""))
         return found
 
@@ -361,7 +362,7 @@ def _key_message(view: TableView, entry: Entry) -> p4runtime_pb2.TableEntry:
             match.lpm.value = bytestrings.encode(part.value)
             match.lpm.prefix_len = part.prefix
         elif isinstance(part, Range):
-            match.range.low, match.range.high = bytestrings.encode(part.low), bytestrings.encode(part.high)
+            match.range.low, match.range.high = bytestrings.encode(part.lo), bytestrings.encode(part.hi)
         elif field.match == "optional":
             match.optional.value = bytestrings.encode(part.value)
         else:
