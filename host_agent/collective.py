@@ -115,28 +115,27 @@ class CollectiveQueue:
 
     def _loop(self) -> None:
         while True:
-            finished, error, closing = self._exchange()
-            for pending in finished:
+            ended, closing = self._exchange()
+            for pending, error in ended:
                 pending.done(error)
             if closing:
                 return
             self._transport.run(self._engine)
 
-    def _exchange(self) -> tuple[list[_Pending], SwitchSumError | None, bool]:
+    def _exchange(self) -> tuple[list[tuple[_Pending, SwitchSumError | None]], bool]:
         """Between two runs: give the engine what was submitted, take what is done. No callback runs under the lock."""
         failure = self._engine.failure
         if failure is not None and self._error is None:
-            error = self._on_failure(failure, self._explain(failure))
+            failed = self._on_failure(failure, self._explain(failure))
             with self._lock:
-                self._error = self._error or error
+                self._error = self._error or failed
         with self._lock:
-            error = self._error
-            finished = [self._running.pop(number) for number in self._engine.take_finished()]
-            if error is not None and finished:
-                # Their sums are complete and right; what failed comes after them.
-                return finished, None, False
-            if error is not None:
-                finished = [*self._running.values(), *self._waiting]
+            # A finished sum is complete and right, whatever happened after it.
+            ended: list[tuple[_Pending, SwitchSumError | None]] = [
+                (self._running.pop(number), None) for number in self._engine.take_finished()
+            ]
+            if self._error is not None:
+                ended += [(pending, self._error) for pending in (*self._running.values(), *self._waiting)]
                 self._running.clear()
                 self._waiting.clear()
             while self._waiting and self._engine.has_room:
@@ -146,7 +145,7 @@ class CollectiveQueue:
                 self._running[number] = pending
                 self._submitted += 1
             self._drained.notify_all()
-            return finished, error, self._closing
+            return ended, self._closing
 
     def _explain(self, failure: EngineFailure) -> SwitchSumError:
         shared = self._engine.state[0][0]

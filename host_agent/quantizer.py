@@ -9,8 +9,8 @@ Each rounding is off by at most half a unit 1/s (and 2^-22 of a unit, because x 
 
     |result - exact sum| <= n/2 * (1 + 2^-21) / s  +  half an ulp of the result as float32.
 
-A subnormal is a multiple of 2^-149, and at e = -126 a unit is at most 2^-126 / (2^26 - 1) < 2^-149 * (1 + 2^-25) / 8: it
-is summed like any other number, to the bound above. A block of zeros is exact; -0.0 counts as 0.0. NaN and Inf
+A subnormal block (e = -126) is summed like any other: for 32 workers the bound above is two and a half steps of 2^-149, for two
+workers the result is all but always the correctly rounded one. A block of zeros is exact; -0.0 counts as 0.0. NaN and Inf
 concern only their own elements: a block that holds one takes an extra round in which each worker sends, for each element,
 which class it has, as counts that add up (1 for +Inf, 2^8 for -Inf, 2^16 for NaN); the result is NaN where a NaN or both
 infinities met, the infinity where one did, and the ordinary sum of the finite elements elsewhere.

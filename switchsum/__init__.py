@@ -1,3 +1,23 @@
-"""SwitchSum: gradient sums inside the network (DESIGN: `switchsum/` is the public face)."""
+"""SwitchSum: gradient sums inside the network.
+
+`torch.distributed.init_process_group("switchsum")` needs no import of this package: PyTorch loads its entry point. This module
+is imported by every `import torch` beside it, so it imports nothing itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from switchsum.torch_backend import Statistics, statistics
 
 __version__ = "0.1.0"
+__all__ = ["Statistics", "__version__", "statistics"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Statistics", "statistics"):
+        from switchsum import torch_backend
+
+        return getattr(torch_backend, name)
+    raise AttributeError(f"module 'switchsum' has no attribute {name!r}")

@@ -1,0 +1,114 @@
+"""One worker's membership in a job, from join to leave: socket, engine, controller and queue put together."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from typing import Any
+
+import numpy.typing as npt
+
+from switchsum.host_agent import engine as _engine
+from switchsum.host_agent.collective import CollectiveQueue, Done
+from switchsum.host_agent.engine import Engine, EngineFailure
+from switchsum.host_agent.errors import EpochEnded, SwitchSumError
+from switchsum.host_agent.job_client import JobClient
+from switchsum.host_agent.transport import Transport
+
+VERDICT_WAIT_S = 3.0  # how long a failed rank waits for the controller's account of what the others were doing
+DRAIN_S = 10.0  # how long close() waits for sums that are still under way
+
+
+class Agent:
+    """A joined worker. Make one with `Agent.join`."""
+
+    def __init__(self, client: JobClient, queue: CollectiveQueue) -> None:
+        self._client = client
+        self._queue = queue
+        self._closed = threading.Lock()
+
+    @classmethod
+    def join(
+        cls,
+        *,
+        controller: str,
+        job_name: str,
+        rank: int,
+        world_size: int,
+        data_address: str = "",
+        slots: int = 0,
+        elements: int = 0,
+        timeout_s: float = 30.0,
+        peer_timeout_s: float = 1800.0,
+    ) -> Agent:
+        """Join a job and wait until all its ranks are there.
+
+        `controller`: "HOST:PORT"; `job_name`: equal on all ranks of the job; `data_address`: this host's IPv4 address towards
+        the switch, "" for the one that leads to the controller; `slots`, `elements`: 0 for the controller's choice;
+        `timeout_s`: bound for joining and for a silent switch; `peer_timeout_s`: longest wait for other ranks in one sum.
+        Raises SwitchSumError's family, each with the reason.
+        """
+        loopback = controller.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]")
+        transport = Transport(data_address or ("127.0.0.1" if loopback else ""))
+        client = JobClient(controller)
+        try:
+            joined = client.join(
+                job_name=job_name,
+                rank=rank,
+                world_size=world_size,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                data_address=data_address,
+                data_port=transport.local_port,
+                slots=slots,
+                elements=elements,
+                timeout_s=timeout_s,
+            )
+            transport.connect(joined.switch_address, joined.switch_port)
+            engine = Engine(
+                job=joined.job,
+                epoch=joined.epoch,
+                worker=joined.worker,
+                world_size=world_size,
+                slots=joined.slots,
+                elements=joined.elements,
+                switch_timeout_ns=int(timeout_s * 1e9),
+                peer_timeout_ns=int(peer_timeout_s * 1e9),
+            )
+        except BaseException:
+            client.close()
+            transport.close()
+            raise
+
+        def on_failure(failure: EngineFailure, error: SwitchSumError) -> SwitchSumError:
+            """Tell the controller; its account names all ranks concerned, ours only what this rank saw."""
+            if failure.kind == _engine.MISMATCHED:
+                client.report_mismatch(str(error), queue.current)
+            elif failure.kind == _engine.SWITCH_SILENT:
+                client.report_switch_silent(str(error), queue.current)
+            else:
+                client.report_failure(str(error), queue.current)
+            ended = client.wait_ended(VERDICT_WAIT_S)
+            return error if ended is None else EpochEnded(f"{ended} (this rank: {error})")
+
+        queue = CollectiveQueue(engine, transport, on_failure=on_failure)
+        client.start(on_ended=queue.fail, describe=lambda: queue.current)
+        return cls(client, queue)
+
+    def all_reduce(self, source: npt.NDArray[Any], target: npt.NDArray[Any], description: str, done: Done) -> None:
+        """Sum over all workers, see CollectiveQueue.submit."""
+        self._queue.submit(source, target, description, done)
+
+    def counters(self) -> dict[str, int]:
+        """Packets, bytes and events since the join, see Engine.counters."""
+        return self._queue.counters()
+
+    def close(self) -> None:
+        """Finish what is under way (for at most a few seconds), leave the job, free everything. May be called twice."""
+        if not self._closed.acquire(blocking=False):
+            return
+        self._queue.drain(DRAIN_S)
+        self._queue.close()
+        self._client.leave()
+        self._client.close()

@@ -1,0 +1,28 @@
+"""Registers the backend when `import torch` runs (entry point group `torch.backends`), at no noticeable cost.
+
+Every `import torch` in the environment comes through here, also those that never use this backend: so nothing heavy is
+imported, and nothing that fails here may break them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from datetime import timedelta
+from typing import Any
+
+
+def register() -> None:
+    """Make `init_process_group("switchsum")` known to torch.distributed."""
+    try:
+        import torch.distributed as dist  # not at the top: torch itself calls this while it is being imported
+
+        if dist.is_available() and "switchsum" not in dist.Backend.backend_list:
+            dist.Backend.register_backend("switchsum", _create, devices=["cpu"])
+    except Exception as error:  # an exception here would make `import torch` fail for everybody
+        warnings.warn(f"the switchsum backend could not be registered with PyTorch: {error}", stacklevel=1)
+
+
+def _create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    from switchsum.torch_backend import create_process_group
+
+    return create_process_group(store, rank, size, timeout)

@@ -1,0 +1,57 @@
+"""What users may set, by environment variable: torchrun passes the environment to every rank."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+Value = TypeVar("Value", int, float)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of one training process.
+
+    controller: SWITCHSUM_CONTROLLER, "HOST:PORT"; empty: an embedded switch, if all ranks are on one machine.
+    data_address: SWITCHSUM_DATA_ADDRESS, IPv4 address of this host towards the switch; empty: the way to the controller.
+    slots: SWITCHSUM_SLOTS, slots to ask for; 0: the controller's default.
+    timeout_s: SWITCHSUM_TIMEOUT, seconds until a silent controller or switch is an error.
+    """
+
+    controller: str = ""
+    data_address: str = ""
+    slots: int = 0
+    timeout_s: float = 30.0
+
+    @classmethod
+    def from_environment(cls) -> Settings:
+        """Read and check the environment; raises ValueError that names the variable."""
+        return cls(
+            controller=_address("SWITCHSUM_CONTROLLER"),
+            data_address=os.environ.get("SWITCHSUM_DATA_ADDRESS", ""),
+            slots=_number("SWITCHSUM_SLOTS", int, cls.slots, 0, 2048),
+            timeout_s=_number("SWITCHSUM_TIMEOUT", float, cls.timeout_s, 0.1, 86400.0),
+        )
+
+
+def _address(variable: str) -> str:
+    text = os.environ.get(variable, "")
+    host, _, port = text.rpartition(":")
+    if text and not (host and port.isdigit() and 0 < int(port) < 65536):
+        raise ValueError(f"{variable}={text!r} is not an address: write HOST:PORT, such as 127.0.0.1:50099")
+    return text
+
+
+def _number(variable: str, kind: Callable[[str], Value], default: Value, low: Value, high: Value) -> Value:
+    text = os.environ.get(variable, "")
+    if not text:
+        return default
+    try:
+        value = kind(text)
+    except ValueError:
+        value = None
+    if value is None or not low <= value <= high:
+        raise ValueError(f"{variable}={text!r} must be a number from {low} to {high}")
+    return value

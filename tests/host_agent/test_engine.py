@@ -1,0 +1,307 @@
+"""The engine alone: datagrams and time in, datagrams, deadlines and events out; one named packet lost at a time.
+
+For a job of one worker the switch's rule is that every contribution completes, so its answer is the packet itself with its type
+turned: that is what `answer` does. The rule for more workers is tested on the compiled program (tests/protocol).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from switchsum.host_agent import engine as engine_module
+from switchsum.host_agent.engine import INITIAL_RTO_NS, MAX_RTO_NS, MIN_RTO_NS, Engine, collective_tag
+from switchsum.p4src.layout import HEADER_BYTES, HEADER_DTYPE, Exponent, Flag, PacketType
+
+MS = 1_000_000
+TURNED = {PacketType.CONTRIBUTION: PacketType.RESULT, PacketType.PROPOSAL: PacketType.AGREEMENT}
+
+
+def make(slots: int = 2, world_size: int = 1, **options: int) -> Engine:
+    return Engine(job=3, epoch=5, worker=0, world_size=world_size, slots=slots, elements=64, **options)
+
+
+def header(datagram: bytes) -> np.void:
+    return np.frombuffer(datagram[:HEADER_BYTES], HEADER_DTYPE)[0]  # type: ignore[no-any-return]
+
+
+def answer(datagram: bytes, **fields: int) -> bytes:
+    """What a switch says to the last contribution of a phase, for a job of one worker."""
+    changed = np.frombuffer(datagram[:HEADER_BYTES], HEADER_DTYPE).copy()
+    changed["type"] = TURNED[PacketType(int(changed["type"][0]))]
+    changed["flags"] = 0
+    for name, value in fields.items():
+        changed[name] = value
+    body = datagram[HEADER_BYTES:] if changed["type"][0] == PacketType.RESULT else b""
+    return changed.tobytes() + body
+
+
+def tensor(chunks: int) -> npt.NDArray[np.float32]:
+    return np.arange(64 * chunks, dtype=np.float32) + 1
+
+
+def submit(engine: Engine, values: npt.NDArray[np.float32], now: int = 0) -> int:
+    return engine.submit(values, values, collective_tag(0, "test"), now)
+
+
+def test_a_tensor_starts_with_proposals_and_goes_on_with_values() -> None:
+    engine = make()
+    values = tensor(3)
+    original = values.copy()
+    submit(engine, values)
+    first = engine.datagrams_to_send()
+    assert [int(header(d)["type"]) for d in first] == [PacketType.PROPOSAL] * 2
+    assert [int(header(d)["slot"]) for d in first] == [0, 1]
+    assert [int(header(d)["exponent"]) for d in first] == [Exponent.BIAS + 6, Exponent.BIAS + 7]
+    assert all(len(d) == HEADER_BYTES for d in first)
+    for datagram in first:
+        engine.receive(answer(datagram), MS)
+    second = engine.datagrams_to_send()
+    assert [int(header(d)["type"]) for d in second] == [PacketType.CONTRIBUTION] * 2
+    assert [int(header(d)["phase"]) for d in second] == [2, 2]
+    # Slot 0 already proposes for chunk 2; slot 1 has nothing more to come.
+    assert [int(header(d)["exponent"]) for d in second] == [Exponent.BIAS + 8, Exponent.NONE]
+    for datagram in second:
+        engine.receive(answer(datagram), 2 * MS)
+    [third] = engine.datagrams_to_send()  # no further proposal round: the code rode along
+    assert (int(header(third)["type"]), int(header(third)["phase"])) == (PacketType.CONTRIBUTION, 3)
+    assert engine.take_finished() == []
+    engine.receive(answer(third), 3 * MS)
+    assert engine.take_finished() == [0]
+    assert engine.take_finished() == []
+    assert engine.idle
+    assert engine.next_timer() is None
+    assert (values == original).all()
+
+
+def test_the_next_tensor_starts_while_the_first_drains() -> None:
+    engine = make(slots=2)
+    first, second = tensor(1), tensor(1)
+    submit(engine, first)
+    [proposal] = engine.datagrams_to_send()
+    submit(engine, second)
+    [other] = engine.datagrams_to_send()
+    assert int(header(other)["slot"]) == 1
+    engine.receive(answer(other), MS)
+    engine.receive(answer(proposal), MS)
+    for datagram in engine.datagrams_to_send():
+        engine.receive(answer(datagram), 2 * MS)
+    assert sorted(engine.take_finished()) == [0, 1]
+
+
+def test_none_from_a_late_rank_brings_a_proposal_round() -> None:
+    engine = make(slots=1)
+    submit(engine, tensor(2))
+    [proposal] = engine.datagrams_to_send()
+    engine.receive(answer(proposal), MS)
+    [values] = engine.datagrams_to_send()
+    engine.receive(answer(values, exponent=Exponent.NONE), 2 * MS)
+    [again] = engine.datagrams_to_send()
+    assert int(header(again)["type"]) == PacketType.PROPOSAL
+
+
+def test_a_block_with_nan_takes_a_round_of_classes() -> None:
+    engine = make(slots=1)
+    values = tensor(1)
+    values[5], values[6], values[7] = np.nan, np.inf, -np.inf
+    submit(engine, values)
+    kinds = []
+    while not engine.take_finished():
+        [datagram] = engine.datagrams_to_send()
+        kinds.append((int(header(datagram)["type"]), int(header(datagram)["exponent"])))
+        engine.receive(answer(datagram), MS)
+    assert kinds == [
+        (PacketType.PROPOSAL, Exponent.SPECIAL),
+        (PacketType.CONTRIBUTION, Exponent.BIAS + 6),
+        (PacketType.CONTRIBUTION, Exponent.NONE),
+    ]
+    assert np.isnan(values[5])
+    assert values[6] == np.inf
+    assert values[7] == -np.inf
+    assert values[:5].tolist() == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(("dtype", "rounds"), [(np.int32, 2), (np.int64, 4)])
+def test_large_integers_travel_as_half_words(dtype: type, rounds: int) -> None:
+    engine = make(slots=1)
+    values = np.full(64, np.iinfo(dtype).min, dtype)
+    engine.submit(values, values, 1, 0)
+    sent = 0
+    while not engine.take_finished():
+        [datagram] = engine.datagrams_to_send()
+        sent += int(header(datagram)["type"]) == PacketType.CONTRIBUTION
+        engine.receive(answer(datagram), MS)
+    assert sent == rounds
+    assert (values == np.iinfo(dtype).min).all()
+
+
+def test_a_lost_packet_is_resent_byte_for_byte_but_for_the_question() -> None:
+    engine = make(slots=1)
+    submit(engine, tensor(1))
+    [lost] = engine.datagrams_to_send()
+    engine.tick(0)
+    assert engine.next_timer() == INITIAL_RTO_NS
+    engine.tick(INITIAL_RTO_NS - 1)
+    assert engine.datagrams_to_send() == []
+    engine.tick(INITIAL_RTO_NS)
+    [resent] = engine.datagrams_to_send()
+    assert int(header(resent)["flags"]) == Flag.WANT_STATUS
+    flags_at = HEADER_DTYPE.fields["flags"][1]  # type: ignore[index]
+    assert resent[:flags_at] + b"\0" + resent[flags_at + 1 :] == lost
+    assert engine.next_timer() == INITIAL_RTO_NS + 2 * INITIAL_RTO_NS  # doubled (RFC 6298, 5.5)
+
+
+def test_the_timeout_doubles_up_to_the_cap() -> None:
+    engine = make(slots=1)
+    submit(engine, tensor(1))
+    gaps = []
+    now = 0
+    engine.tick(now)
+    for _ in range(10):
+        deadline = engine.next_timer()
+        assert deadline is not None
+        gaps.append(deadline - now)
+        now = deadline
+        engine.tick(now)
+    assert gaps == [min(INITIAL_RTO_NS << i, MAX_RTO_NS) for i in range(10)]
+
+
+def test_round_trips_set_the_timeout_as_rfc_6298_says() -> None:
+    engine = make(slots=1)
+    submit(engine, tensor(3))
+    now = 0
+    srtt = rttvar = 0
+    for sample in (8 * MS, 12 * MS, 4 * MS):
+        [datagram] = engine.datagrams_to_send()
+        now += sample
+        engine.receive(answer(datagram), now)
+        rttvar = sample // 2 if srtt == 0 else rttvar + (abs(srtt - sample) - rttvar) // 4
+        srtt = sample if srtt == 0 else srtt + (sample - srtt) // 8
+        engine.tick(now)
+        deadline = engine.next_timer()
+        assert deadline is not None
+        assert deadline - now == max(srtt + 4 * rttvar, MIN_RTO_NS)
+
+
+def test_a_resent_packet_is_no_sample() -> None:
+    """Karn: its answer may belong to either copy."""
+    engine = make(slots=1)
+    submit(engine, tensor(2))
+    [datagram] = engine.datagrams_to_send()
+    engine.tick(INITIAL_RTO_NS)
+    engine.receive(answer(datagram), INITIAL_RTO_NS + 1)
+    engine.tick(INITIAL_RTO_NS + 1)
+    assert engine.next_timer() == INITIAL_RTO_NS + 1 + INITIAL_RTO_NS
+
+
+def test_answers_to_later_packets_repair_an_earlier_one_before_its_timeout() -> None:
+    """RACK (RFC 8985): slot 0's packet is lost, slot 1 goes round three times meanwhile."""
+    engine = make(slots=2)
+    submit(engine, tensor(8))
+    _lost, other = engine.datagrams_to_send()
+    now = 0
+    for _ in range(3):
+        now += 2 * MS
+        engine.receive(answer(other), now)
+        engine.tick(now)
+        sent = engine.datagrams_to_send()
+        other = next(d for d in sent if header(d)["slot"] == 1)
+        repaired = [d for d in sent if header(d)["slot"] == 0]
+        if repaired:
+            break
+    assert now < INITIAL_RTO_NS
+    assert [int(header(d)["phase"]) for d in repaired] == [1]
+    assert engine.counters()["early_repairs"] == 1
+    assert engine.counters()["timeouts"] == 0
+
+
+def test_stale_and_foreign_datagrams_are_counted_and_change_nothing() -> None:
+    engine = make(slots=1)
+    submit(engine, tensor(2))
+    [proposal] = engine.datagrams_to_send()
+    good = answer(proposal)
+    for bad in (b"", b"\x51", good[:-1], good + b"x", b"\0" * 24, answer(proposal, epoch=4), answer(proposal, job=9)):
+        engine.receive(bad, MS)
+    engine.receive(answer(proposal, slot=1), MS)
+    engine.receive(proposal, MS)  # our own packet, mirrored
+    assert engine.counters()["foreign"] == 9
+    engine.receive(answer(proposal, phase=0), MS)
+    assert engine.counters()["stale"] == 1
+    assert engine.datagrams_to_send() == []
+    engine.receive(good, MS)
+    engine.receive(good, MS)
+    assert engine.counters()["stale"] == 2
+    assert len(engine.datagrams_to_send()) == 1
+    assert engine.failure is None
+
+
+def test_a_silent_switch_is_a_failure_that_names_the_place() -> None:
+    engine = make(slots=1, world_size=3, switch_timeout_ns=3_000 * MS)
+    submit(engine, tensor(1))
+    now = 0
+    while engine.failure is None:
+        engine.tick(now)
+        now = engine.next_timer() or now
+        assert now < 10_000 * MS
+    assert now > 3_000 * MS
+    failure = engine.failure
+    assert (failure.kind, failure.slot, failure.phase, failure.heard) == (engine_module.SWITCH_SILENT, 0, 1, False)
+
+
+def test_missing_peers_are_named_by_the_switch() -> None:
+    """The switch answers, so only the peers' limit counts, and the failure says who is not there."""
+    engine = make(slots=1, world_size=3, switch_timeout_ns=1_000 * MS, peer_timeout_ns=4_000 * MS)
+    submit(engine, tensor(1))
+    now = 0
+    while engine.failure is None:
+        engine.tick(now)
+        for datagram in engine.datagrams_to_send():
+            if header(datagram)["flags"] & Flag.WANT_STATUS:
+                engine.receive(answer(datagram, type=PacketType.STATUS, tag=0b101), now)
+        now = engine.next_timer() or now
+        assert now < 20_000 * MS
+    assert engine.failure.kind == engine_module.PEERS_MISSING
+    assert engine.failure.missing == (1,)
+
+
+def test_a_mismatch_stops_the_engine() -> None:
+    engine = make(slots=1, world_size=2)
+    submit(engine, tensor(1))
+    [datagram] = engine.datagrams_to_send()
+    engine.receive(answer(datagram, type=PacketType.MISMATCH, tag=77), MS)
+    assert engine.failure is not None
+    assert engine.failure.kind == engine_module.MISMATCHED
+    engine.tick(1000 * MS)
+    assert engine.datagrams_to_send() == []
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [np.zeros(0, np.float32), np.zeros(4, np.float64), np.zeros((2, 2), np.float32), np.zeros(8, np.float32)[::2]],
+)
+def test_what_cannot_be_summed_is_refused(bad: npt.NDArray[np.float32]) -> None:
+    with pytest.raises(ValueError, match="sums 1-D contiguous"):
+        make().submit(bad, bad, 1, 0)
+
+
+def test_a_target_of_another_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match="does not match"):
+        make().submit(np.zeros(4, np.float32), np.zeros(5, np.float32), 1, 0)
+
+
+def test_more_than_the_ring_holds_is_refused_and_room_comes_back() -> None:
+    engine = make(slots=1)
+    tensors = [tensor(1) for _ in range(engine_module.MAX_QUEUED)]
+    for values in tensors:
+        submit(engine, values)
+    assert not engine.has_room
+    with pytest.raises(ValueError, match="queued already"):
+        submit(engine, tensor(1))
+    finished: list[int] = []
+    while not engine.idle:
+        for datagram in engine.datagrams_to_send():
+            engine.receive(answer(datagram), MS)
+        finished += engine.take_finished()
+    assert finished == list(range(engine_module.MAX_QUEUED))
+    assert engine.has_room
