@@ -1,7 +1,8 @@
 """Lowering of actions: one native function for each, `void (context, phv, entry data)`, and the primitives they are made of.
 
-What each primitive does is defined by simple_switch (targets/simple_switch/primitives.cpp and src/bm_sim/core/primitives.cpp there). Where BMv2
-leaves an index out of range undefined, registers read 0 and drop writes, counters count nothing and stacks read 0.
+What each primitive does is defined by simple_switch (targets/simple_switch/primitives.cpp and
+src/bm_sim/core/primitives.cpp there). Where BMv2 leaves an index out of range undefined, registers read 0 and drop writes,
+counters count nothing and stacks read 0.
 """
 
 from __future__ import annotations
@@ -311,7 +312,10 @@ def add_to_counter(frame: Frame, cell: Value, length: Value) -> None:
 
 
 def random_function(unit: Unit) -> ir.Function:
-    """u64 (context, lo, hi): uniform in [lo, hi]. SplitMix64 (Steele, Lea and Flood, 2014), scaled by the high half of a product."""
+    """u64 (context, lo, hi): uniform in [lo, hi].
+
+    SplitMix64 (Steele, Lea and Flood, 2014), scaled by taking the high half of a product.
+    """
     if "random" in unit.functions:
         return unit.functions["random"]
     function = unit.define("random", I64, [PTR, I64, I64])
@@ -333,6 +337,7 @@ def random_function(unit: Unit) -> ir.Function:
 def lower_action(unit: Unit, action: Action) -> ir.Function:
     """The native function of an action. Raises Unsupported with the primitive's place in the text."""
     function = unit.define(f"action.{action.id}", VOID, [PTR, PTR, PTR])
+    unit.take_writes()
     frame = Frame(unit, function, function.args[0], function.args[1])
     slots, _ = action_params(unit.program, action.id)
     params = Params(tuple(width for _, width in action.params), slots, function.args[2])
@@ -377,6 +382,7 @@ def lower_action(unit: Unit, action: Action) -> ir.Function:
         frame.jump(end)
     frame.enter(end)
     frame.finish()
+    unit.action_writes[action.id] = unit.take_writes()
     return function
 
 

@@ -1,12 +1,13 @@
-"""From a program to machine code: lowers every part into one LLVM module."""
+"""From a program to LLVM: lowers every part into one module."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from switchsum.softswitch.actions import lower_action
 from switchsum.softswitch.deparser import lower_deparser
 from switchsum.softswitch.frame import Unit
 from switchsum.softswitch.layout import ContextMap, Layout
-from switchsum.softswitch.native import NativeCode
 from switchsum.softswitch.parsers import ParserLowering
 from switchsum.softswitch.pipeline import lower_pipeline
 from switchsum.softswitch.program import Program, Unsupported, UnsupportedProgram
@@ -23,7 +24,7 @@ def lower(program: Program) -> Unit:
             lower_action(unit, action)
         except Unsupported as error:
             problems.append(str(error))
-    steps = [
+    steps: list[Callable[[], object]] = [
         lambda: ParserLowering(unit).lower(),
         lambda: lower_deparser(unit),
     ]
@@ -42,9 +43,3 @@ def lower(program: Program) -> Unit:
     if problems:
         raise UnsupportedProgram(program.source, problems)
     return unit
-
-
-def compile_program(program: Program) -> NativeCode:
-    """Machine code for this host."""
-    unit = lower(program)
-    return NativeCode(str(unit.module), unit.layout, unit.context)

@@ -1,7 +1,7 @@
 """A program at work: packets in, packets out, and the state that the control plane sees.
 
-One lock excludes batches and control operations from each other; both take it themselves. Everything is a function of the packets, the
-times they are given and the seed.
+One lock excludes batches and control operations from each other; both take it themselves. Everything is a function of the
+packets, the times they are given and the seed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import ctypes
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -171,8 +170,8 @@ class Dataplane:
     ) -> Batch:
         """Send N packets through the switch in order, in one native call without the GIL.
 
-        ports i32[N]; offsets i64[N] and lengths i32[N] in bytes into buffer u8[...]. Raises ValueError for packets outside the buffer or
-        longer than 65,535 bytes; then none was processed.
+        ports i32[N]; offsets i64[N] and lengths i32[N] in bytes into buffer u8[...]. Raises ValueError for packets outside
+        the buffer or longer than 65,535 bytes; then none was processed.
         """
         ports = np.ascontiguousarray(ports, np.int32)
         offsets = np.ascontiguousarray(offsets, np.int64)
@@ -205,8 +204,8 @@ class Dataplane:
         return Batch(records["port"], records["offset"], records["length"], buffer)
 
 
-def _view(address: int, size: int) -> npt.NDArray[Any]:
-    return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+def _view(address: int, size: int) -> npt.NDArray[np.uint8]:
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
 
 
 __all__ = [

@@ -1,14 +1,17 @@
 """Lowering of expressions.
 
-BMv2 evaluates expressions in integers without bounds and p4c adds the masks and sign conversions that make P4's fixed widths of them. Here
-an expression is lowered in one of two ways:
+BMv2 evaluates expressions in integers without bounds and p4c adds the masks and sign conversions that make P4's fixed
+widths of them. Here an expression is lowered in one of two ways:
 
-`modulo(expr, w)`  only the low w bits are wanted (an assignment, a mask): + - * << & | ^ ~ are done in w bits, for these the
+`modulo(expr, w)`  only the low w bits are wanted (an assignment, a mask): + - * << & | ^ ~ are done in w bits, for these
+the
                    low w bits of the result depend on the low w bits of the operands alone.
-`exact(expr)`      the integer itself is wanted (comparison, >>, division): an interval that contains every possible value is inferred first,
+`exact(expr)`      the integer itself is wanted (comparison, >>, division): an interval that contains every possible value
+is inferred first,
                    and the value is then computed in as many bits as the interval needs.
 
-An `Int` is an LLVM integer together with its interval: read as signed if the interval has negative numbers, else as unsigned.
+An `Int` is an LLVM integer together with its interval: read as signed if the interval has negative numbers, else as
+unsigned.
 """
 
 from __future__ import annotations

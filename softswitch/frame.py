@@ -1,7 +1,8 @@
 """Lowering state of one native function: where its header vector is, and what is known of its fields in the current block.
 
-Inside a basic block, fields and registers are read from memory once and written back once, at the block's end, in address order. So the
-256 additions of an aggregation leave as: loads, adds, stores of neighbours, which is the shape that vectorizes.
+Inside a basic block, fields and registers are read from memory once and written back once, at the block's end, in address
+order. So the 256 additions of an aggregation leave as: loads, adds, stores of neighbours, which is the shape that
+vectorizes.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Unit:
         self.globals: dict[str, ir.GlobalVariable] = {}
         self.written: set[Slot] = set()  # fields stored by any frame since this was last cleared
         self.written_bytes: set[tuple[int, int]] = set()  # the same for varbits: offset, length
+        self.action_writes: dict[int, set[tuple[int, int]]] = {}  # memory each action may change: offset, length
 
     def declare(self, name: str, result: ir.Type, args: list[ir.Type]) -> ir.Function:
         """An outside function (libc or an LLVM intrinsic)."""
@@ -51,6 +53,12 @@ class Unit:
                 argument.add_attribute("noalias")
         self.functions[name] = function
         return function
+
+    def take_writes(self) -> set[tuple[int, int]]:
+        """Memory that was marked as written since the last call: (offset, length)."""
+        writes = self.written_bytes | {(slot.offset, slot.container // 8) for slot in self.written}
+        self.written, self.written_bytes = set(), set()
+        return writes
 
     def bytes_global(self, name: str, element: ir.IntType, values: list[int]) -> ir.GlobalVariable:
         if name not in self.globals:
@@ -306,7 +314,7 @@ class Frame:
 
         By words, because LLVM's code generator crashes on llvm.bswap of thousands of bits.
         """
-        parts = list(pieces(size))
+        parts = pieces(size)
         loaded = [self.swap(self.b.load(self.at(source, start), typ=ir.IntType(8 * piece), align=1)) for start, piece in parts]
         for (start, piece), value in zip(reversed(parts), reversed(loaded), strict=True):
             self.b.store(value, self.at(target, size - start - piece), align=1)

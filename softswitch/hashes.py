@@ -1,7 +1,8 @@
 """Hash functions and checksums' arithmetic as native functions over bytes, and the bytes they run over.
 
-Sources: CRC-16/ARC and CRC-32/ISO-HDLC in the reflected, table-driven form; the Internet checksum of RFC 1071; xor16 and identity as v1model.p4
-and simple_switch define them (xor of 16-bit big-endian words, the last one padded; the first 8 bytes as a number).
+Sources: CRC-16/ARC and CRC-32/ISO-HDLC in the reflected, table-driven form; the Internet checksum of RFC 1071; xor16 and
+identity as v1model.p4 and simple_switch define them (xor of 16-bit big-endian words, the last one padded; the first 8 bytes
+as a number).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Where everything lies in memory: a packet's header vector, the registers, and the context that native code receives.
 
-Header vector (one for each packet in flight), in this order:
-hidden fields of the switch | validity bytes and stack counters | metadata headers | packet headers.
-A field lies in the smallest of 1, 2, 4, 8 bytes that holds it, wider ones in a multiple of 8 bytes, in the host's (little-endian) order,
-unused high bits zero. Fields of a header are adjacent, so that runs of equal lanes can be moved as vectors.
+Header vector (one for each packet in flight), in this order: hidden fields of the switch | validity bytes and stack
+counters | metadata headers | packet headers. A field lies in the smallest of 1, 2, 4, 8 bytes that holds it, wider ones in
+a multiple of 8 bytes, in the host's (little-endian) order, unused high bits zero. Fields of a header are adjacent, so that
+runs of equal lanes can be moved as vectors.
 
-Registers of equal size and width lie interleaved, row by row ([row][lane]), with one row more than declared: indexes out of range are
-led to that row, which is made zero again after every write.
+Registers of equal size and width lie interleaved, row by row ([row][lane]), with one row more than declared: indexes out of
+range are led to that row, which is made zero again after every write.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Native table lookups: `i64 (context, phv)`, the number of the matching entry or -1.
 
-Exact tables hash the packed key (open addressing, tables.py keeps at least half of the slots empty). All others scan their entries in
-the order tables.py keeps, best first.
+Exact tables hash the packed key (open addressing, tables.py keeps at least half of the slots empty). All others scan their
+entries in the order tables.py keeps, best first.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Lowering of the parser: `void (context, phv, packet, length)`.
 
-A parser error ends parsing, is stored in standard_metadata.parser_error, and the packet goes on to ingress, as in BMv2. Two differences from
-BMv2, both where it would read beyond the packet or never end: a lookahead in a select beyond the packet's end is PacketTooShort, and
-a parser that has made MAX_STEPS transitions stops with ParserTimeout.
+A parser error ends parsing, is stored in standard_metadata.parser_error, and the packet goes on to ingress, as in BMv2. Two
+differences from BMv2, both where it would read beyond the packet or never end: a lookahead in a select beyond the packet's
+end is PacketTooShort, and a parser that has made MAX_STEPS transitions stops with ParserTimeout.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class ParserLowering:
     # --- states
 
     def _state(self, state: ParseState) -> None:
-        frame, b = self.frame, self.frame.b
+        b = self.frame.b
         if self._in_loop(state.name):
             steps = b.add(b.load(self.steps, typ=I32), I32(1))
             b.store(steps, self.steps)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from switchsum.softswitch.frame import Unit
     from switchsum.softswitch.native import NativeCode
 
 SUPPORTED_MAJOR_VERSION = 2
@@ -110,8 +112,7 @@ Expr = Const | Flag | FieldRef | StackLast | Param | Lookahead | HeaderRef | Sta
 
 DATA_OPERATORS = frozenset(
     ["+", "-", "*", "/", "%", "<<", ">>", "&", "|", "^", "~", "?", "b2d", "two_comp_mod", "sat_cast", "usat_cast"]
-    + ["last_stack_index", "size_stack", "access_field"]
-)
+) | frozenset(["last_stack_index", "size_stack", "access_field"])
 BOOL_OPERATORS = frozenset(["==", "!=", "<", "<=", ">", ">=", "and", "or", "not", "valid", "d2b", "?"])
 HEADER_OPERATORS = frozenset(["dereference_header_stack"])
 OPERATORS = DATA_OPERATORS | BOOL_OPERATORS | HEADER_OPERATORS
@@ -389,7 +390,9 @@ class Program:
     checksums: tuple[Checksum, ...]
     field_lists: dict[int, tuple[FieldRef, ...]]
     intrinsic: dict[str, FieldRef]
+    _unit: Unit | None = field(default=None, repr=False)  # LLVM's text before it is compiled
     _native: NativeCode | None = field(default=None, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @classmethod
     def load(cls, path: str | Path) -> Program:
@@ -413,7 +416,7 @@ class Program:
         program = Reader(document, source, hashlib.sha256(text.encode()).hexdigest()).read()
         from switchsum.softswitch.compiler import lower
 
-        lower(program)  # refuses, by name, what only the lowering can see (unbounded shifts, for instance)
+        program._unit = lower(program)  # refuses, by name, what only the lowering can see (unbounded shifts, for instance)
         return program
 
     @property
@@ -423,8 +426,11 @@ class Program:
     @property
     def native(self) -> NativeCode:
         """The program's machine code, compiled on first use and shared by all dataplanes that run it."""
-        if self._native is None:
-            from switchsum.softswitch.compiler import compile_program
+        with self._lock:
+            if self._native is None:
+                from switchsum.softswitch.native import NativeCode
 
-            self._native = compile_program(self)
-        return self._native
+                assert self._unit is not None  # from_text sets it
+                self._native = NativeCode(str(self._unit.module), self._unit.layout, self._unit.context)
+                self._unit = None
+            return self._native

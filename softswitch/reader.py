@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -320,7 +320,11 @@ class Reader:
     def _read_actions(
         self, registers: dict[str, Register], counters: dict[str, Counter], calculations: dict[str, Calculation]
     ) -> None:
-        known = {"register_array": registers, "counter_array": counters, "calculation": calculations}
+        known: dict[str, Collection[str]] = {
+            "register_array": registers,
+            "counter_array": counters,
+            "calculation": calculations,
+        }
         for item in self.document["actions"]:
             name = item.get("name", "?")
             params: tuple[tuple[str, int], ...] = ()
@@ -332,9 +336,8 @@ class Reader:
                 with self.construct(where):
                     primitive = self.primitive(raw, where)
                     for argument in primitive.args:
-                        if isinstance(argument, Named) and argument.kind in known:
-                            if argument.name not in known[argument.kind]:
-                                raise Unsupported(f"{argument.kind} {argument.name!r} is not declared")
+                        if isinstance(argument, Named) and argument.name not in known.get(argument.kind, {argument.name}):
+                            raise Unsupported(f"{argument.kind} {argument.name!r} is not declared")
                         self._check_params(argument, len(params))
                     primitives.append(primitive)
             with self.construct(f"action {name!r}"):
@@ -577,8 +580,8 @@ class Reader:
         """Every node named exists, and no path comes back to where it was."""
         following: dict[str, set[str]] = {}
         for table in pipeline.tables.values():
-            nexts = [table.next_hit, table.next_miss, table.base_next, *table.next_by_action.values()]
-            following[table.name] = {n for n in nexts if n is not None}
+            named = [table.next_hit, table.next_miss, table.base_next, *table.next_by_action.values()]
+            following[table.name] = {n for n in named if n is not None}
         for condition in pipeline.conditionals.values():
             following[condition.name] = {n for n in (condition.true_next, condition.false_next) if n is not None}
         for call in pipeline.calls.values():

@@ -9,21 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from switchsum.softswitch.layout import RegisterGroup
+from switchsum.softswitch.table_errors import BadEntry, EntryExists, NoSuchEntry
 
 WORD = (1 << 64) - 1
 IDENTIFIERS = 1 << 16  # multicast group and clone session ids have 16 bits here
-
-
-class ReplicationError(ValueError):
-    """A multicast group or clone session operation that cannot be done; nothing has changed."""
-
-
-class ReplicationExists(ReplicationError):
-    """The group or session is there already."""
-
-
-class NoSuchReplication(ReplicationError):
-    """No such group or session."""
 
 
 class Counter:
@@ -123,31 +112,31 @@ class _Replication:
 
     def _check(self, identifier: int, replicas: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
         if not self.lowest <= identifier < IDENTIFIERS:
-            raise ReplicationError(f"{self.what} {identifier}: ids go from {self.lowest} to {IDENTIFIERS - 1}")
+            raise BadEntry(f"{self.what} {identifier}: ids go from {self.lowest} to {IDENTIFIERS - 1}")
         result = tuple((int(port), int(instance)) for port, instance in replicas)
         for port, instance in result:
             if not 0 <= port < 1 << 31 or not 0 <= instance < 1 << 16:
-                raise ReplicationError(f"{self.what} {identifier}: replica (port {port}, instance {instance}) is out of range")
+                raise BadEntry(f"{self.what} {identifier}: replica (port {port}, instance {instance}) is out of range")
         if len(set(result)) != len(result):
-            raise ReplicationError(f"{self.what} {identifier}: the same port and instance twice")
+            raise BadEntry(f"{self.what} {identifier}: the same port and instance twice")
         return result
 
     def _known(self, identifier: int) -> None:
         if identifier not in self._all:
-            raise NoSuchReplication(f"{self.what} {identifier} does not exist")
+            raise NoSuchEntry(f"{self.what} {identifier} does not exist")
 
     def _put(self, identifier: int, replicas: Iterable[tuple[int, int]], limit: int, new: bool) -> None:
         checked = self._check(identifier, replicas)
         with self._lock:
             if new and identifier in self._all:
-                raise ReplicationExists(f"{self.what} {identifier} exists already")
+                raise EntryExists(f"{self.what} {identifier} exists already")
             if not new:
                 self._known(identifier)
             self._all[identifier] = (checked, limit)
             self._publish()
 
     def delete(self, identifier: int) -> None:
-        """Raises NoSuchReplication."""
+        """Raises NoSuchEntry."""
         with self._lock:
             self._known(identifier)
             del self._all[identifier]
@@ -166,16 +155,17 @@ class MulticastGroups(_Replication):
     lowest = 1  # 0 means no multicast
 
     def insert(self, identifier: int, replicas: Iterable[tuple[int, int]]) -> None:
-        """Raises ReplicationExists or ReplicationError."""
+        """Raises EntryExists or BadEntry."""
         self._put(identifier, replicas, 0, new=True)
 
     def modify(self, identifier: int, replicas: Iterable[tuple[int, int]]) -> None:
-        """Raises NoSuchReplication or ReplicationError."""
+        """Raises NoSuchEntry or BadEntry."""
         self._put(identifier, replicas, 0, new=False)
 
-    def entries(self) -> dict[int, tuple[tuple[int, int], ...]]:
+    def entries(self) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
+        """(id, replicas) of each group."""
         with self._lock:
-            return {identifier: replicas for identifier, (replicas, _) in self._all.items()}
+            return [(identifier, replicas) for identifier, (replicas, _) in self._all.items()]
 
 
 class CloneSessions(_Replication):
@@ -185,19 +175,19 @@ class CloneSessions(_Replication):
     header = 2
 
     def insert(self, identifier: int, replicas: Iterable[tuple[int, int]], truncate_bytes: int = 0) -> None:
-        """Raises ReplicationExists or ReplicationError."""
+        """Raises EntryExists or BadEntry."""
         self._put(identifier, replicas, self._limit(identifier, truncate_bytes), new=True)
 
     def modify(self, identifier: int, replicas: Iterable[tuple[int, int]], truncate_bytes: int = 0) -> None:
-        """Raises NoSuchReplication or ReplicationError."""
+        """Raises NoSuchEntry or BadEntry."""
         self._put(identifier, replicas, self._limit(identifier, truncate_bytes), new=False)
 
     def _limit(self, identifier: int, truncate_bytes: int) -> int:
         if not 0 <= truncate_bytes < 1 << 30:
-            raise ReplicationError(f"{self.what} {identifier}: {truncate_bytes} bytes is no length to cut clones to")
+            raise BadEntry(f"{self.what} {identifier}: {truncate_bytes} bytes is no length to cut clones to")
         return truncate_bytes
 
-    def entries(self) -> dict[int, tuple[tuple[tuple[int, int], ...], int]]:
-        """Replicas and truncation length of each session."""
+    def entries(self) -> list[tuple[int, tuple[tuple[int, int], ...], int]]:
+        """(id, replicas, truncation length) of each session."""
         with self._lock:
-            return dict(self._all)
+            return [(identifier, replicas, limit) for identifier, (replicas, limit) in self._all.items()]

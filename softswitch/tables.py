@@ -21,33 +21,11 @@ import numpy.typing as npt
 from switchsum.softswitch.layout import TABLE_WORDS, ContextMap, EntryLayout, Slot, container_bits, entry_layout
 from switchsum.softswitch.lookups import DELETED, EMPTY, HASH_FACTOR, HASH_START
 from switchsum.softswitch.program import ConstEntry, Program, TableDecl
+from switchsum.softswitch.state import Counter
+from switchsum.softswitch.table_errors import BadEntry, ConstTable, EntryExists, NoSuchEntry, TableError, TableFull
 
 WORD = (1 << 64) - 1
 FIRST_CAPACITY = 16
-
-
-class TableError(ValueError):
-    """A control operation that cannot be done. The table is as it was before."""
-
-
-class EntryExists(TableError):
-    """An entry with this key (and priority) is there already."""
-
-
-class NoSuchEntry(TableError):
-    """No entry has this key (and priority)."""
-
-
-class TableFull(TableError):
-    """The table has as many entries as it was declared for."""
-
-
-class ConstTable(TableError):
-    """Entries (or the default action) were declared const in the program."""
-
-
-class BadEntry(TableError):
-    """The key, action or parameters do not fit the table."""
 
 
 @dataclass(frozen=True)
@@ -498,3 +476,25 @@ class Table:
 def prefix_mask(prefix: int, width: int) -> int:
     """`prefix` ones at the top of `width` bits."""
     return (1 << width) - (1 << (width - prefix))
+
+
+__all__ = [
+    "ActionInfo",
+    "BadEntry",
+    "ConstTable",
+    "Counter",
+    "Entry",
+    "EntryExists",
+    "Exact",
+    "Key",
+    "KeyField",
+    "Lpm",
+    "Match",
+    "NoSuchEntry",
+    "Range",
+    "Table",
+    "TableError",
+    "TableFull",
+    "Ternary",
+    "prefix_mask",
+]

@@ -1,7 +1,8 @@
-"""The traffic manager: what happens to a packet between ports, parser, pipelines and deparser. Semantics: simple_switch.cpp.
+"""The traffic manager: what happens to a packet between ports, parser, pipelines and deparser, as in simple_switch.cpp.
 
-A packet runs through ingress and egress at once. Packets that come back (resubmit, recirculate) and clones wait in a list and are processed,
-first come first served, before the next packet from outside. Each of them has its own header vector and its own copy of the bytes.
+A packet runs through ingress and egress at once. Packets that come back (resubmit, recirculate) and clones wait in a list
+and are processed, first come first served, before the next packet from outside. Each of them has its own header vector and
+its own copy of the bytes.
 Bounds for one packet from outside: MAX_DEPTH generations, MAX_COPIES copies.
 """
 
@@ -13,16 +14,17 @@ from switchsum.softswitch.actions import DROP_PORT
 from switchsum.softswitch.checksums import update_checksums
 from switchsum.softswitch.deparser import header_bound
 from switchsum.softswitch.frame import I32, I64, PTR, VOID, Frame, Unit, Value
-from switchsum.softswitch.layout import MAX_DEPTH, MAX_PACKET, Slot
+from switchsum.softswitch.layout import MAX_COPIES, MAX_DEPTH, MAX_PACKET, Slot
 from switchsum.softswitch.program import FieldRef
 
 # standard_metadata.instance_type, as simple_switch numbers it
 NORMAL, INGRESS_CLONE, EGRESS_CLONE, RECIRCULATED, REPLICATED, RESUBMITTED = 0, 1, 2, 4, 5, 6
 
 RECORD_BYTES = 16  # of an output packet: i64 offset, i32 length, i32 port
-INPUT_RECORD_BYTES = 16  # of an input packet: the same
 
 # A waiting packet: i64 next, i32 to egress?, i32 port, i64 length, header vector at 64, bytes behind it.
+MERGED_GAP = 32  # bytes: copying a few more is cheaper than another copy
+
 NODE_EGRESS, NODE_PORT, NODE_LENGTH, NODE_PHV = 8, 12, 16, 64
 
 
@@ -34,6 +36,7 @@ class Traffic:
         self.layout = unit.layout
         self.intrinsic = unit.program.intrinsic
         self.phv_bytes = unit.layout.size
+        self._egress_writes: set[tuple[int, int]] = set()
 
     def define_all(self) -> None:
         self._define_reserve()
@@ -42,9 +45,9 @@ class Traffic:
         self._define_emit()
         self._define_clone("ingress", INGRESS_CLONE)
         self._define_clone("egress", EGRESS_CLONE)
-        self.unit.written.clear()
-        self.unit.written_bytes.clear()
+        self.unit.take_writes()
         self._define_run_egress()
+        self._egress_writes = self.unit.take_writes()
         self._define_run_ingress()
         self._define_packet()
         self._define_batch()
@@ -346,9 +349,8 @@ class Traffic:
         """A fresh header vector for a packet that goes to ingress again."""
         frame.zero(copy, self.phv_bytes)
         self._prepare(frame, copy, phv, list_name, kind, length)
-        for name in ("ingress_length",):
-            slot = self.layout.hidden[name]
-            frame.raw_store(frame.at(copy, slot.offset), slot, length)
+        ingress = self.layout.hidden["ingress_length"]
+        frame.raw_store(frame.at(copy, ingress.offset), ingress, length)
         slot = self._intrinsic_slot("packet_length")
         assert slot is not None
         frame.raw_store(frame.at(copy, slot.offset), slot, frame.fit(length, slot.width, slot.container))
@@ -446,8 +448,22 @@ class Traffic:
         self._count_loop(frame, count, body)
 
     def _egress_ranges(self) -> list[tuple[int, int]]:
-        """Memory that one run of egress may change, as (offset, length)."""
-        return [(0, self.phv_bytes)]
+        """Memory that one run of egress may change, as (offset, length): what its actions and the traffic manager write."""
+        egress = self.unit.program.egress
+        actions = {action for table in egress.tables.values() for action in table.actions}
+        actions |= {table.default.action for table in egress.tables.values() if table.default is not None}
+        actions |= {call.action for call in egress.calls.values()}
+        writes = set(self._egress_writes) | {(slot.offset, 4) for slot in self.layout.hidden.values()}
+        for action in actions:
+            writes |= self.unit.action_writes[action]
+        ranges: list[tuple[int, int]] = []
+        for start, size in sorted(writes):
+            if ranges and start <= sum(ranges[-1]) + MERGED_GAP:
+                first = ranges[-1][0]
+                ranges[-1] = (first, max(sum(ranges[-1]), start + size) - first)
+            else:
+                ranges.append((start, size))
+        return ranges
 
     # --- packets from outside
 
@@ -466,7 +482,7 @@ class Traffic:
         self._set_intrinsic(frame, "packet_length", size)
         self._set_intrinsic(frame, "ingress_global_timestamp", frame.read_word("now"))
         frame.count("packets_in")
-        frame.write_word("budget", I64(65536))
+        frame.write_word("budget", I64(MAX_COPIES))
         frame.forget()
         b.call(self.unit.functions["run_ingress"], [context, frame.phv, data, length])
         head, work, done = (frame.new_block(n) for n in ("head", "work", "done"))
