@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -79,6 +79,7 @@ class Family:
         self._on_output = on_output
         self._selector = selectors.DefaultSelector()
         self._children: list[Child] = []
+        self._heard: deque[Notice] = deque()
 
     def start(
         self,
@@ -114,42 +115,37 @@ class Family:
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
         return child
 
-    def notices(self, patience_s: float) -> Iterator[Notice]:
-        """What happens next, for as long as the caller listens; raises TimeoutError after `patience_s` of silence."""
-        heard_at = time.monotonic()
-        while True:
-            ready = self._selector.select(max(0.0, heard_at + patience_s - time.monotonic()))
+    def hear(self, patience_s: float) -> Notice:
+        """The next thing that a child says or does; raises TimeoutError after `patience_s` of silence."""
+        deadline = time.monotonic() + patience_s
+        while not self._heard:
+            ready = self._selector.select(max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise TimeoutError(f"nothing was heard for {patience_s:g} s")
-            # A child's last words before its end: pipes first.
-            for key, _ in sorted(ready, key=lambda item: item[0].fd == item[0].data.pidfd):
+            for key, _ in ready:
                 child: Child = key.data
-                if child.ended:
+                if child.ended:  # a moment ago, in this very loop
                     continue
-                for notice in self._read(child, key.fd):
-                    heard_at = time.monotonic()
-                    yield notice
+                if key.fd != child.pidfd:
+                    self._drain(child, key.fd)
+                    continue
+                self._drain(child, child.output_fd)
+                self._drain(child, child.events_fd)
+                self._retire(child)
+                self._heard.append(Notice(child, "ended", {}))
+        return self._heard.popleft()
 
-    def _read(self, child: Child, descriptor: int) -> Iterator[Notice]:
-        if descriptor != child.pidfd:
-            yield from self._drain(child, descriptor)
-            return
-        last_words = [*self._drain(child, child.output_fd), *self._drain(child, child.events_fd)]
-        self._retire(child)
-        yield from last_words
-        yield Notice(child, "ended", {})
-
-    def _drain(self, child: Child, descriptor: int) -> list[Notice]:
+    def _drain(self, child: Child, descriptor: int) -> None:
         lines, at_end = child.lines(descriptor)
         if at_end and descriptor in self._selector.get_map():  # a pipe at its end is readable for ever
             self._selector.unregister(descriptor)
         if descriptor == child.events_fd:
-            return [_parse(child, line) for line in lines]
+            self._heard.extend(_parse(child, line) for line in lines)
+            return
         for line in lines:
             child.output.append(line)
             if self._on_output is not None:
                 self._on_output(child.name, line)
-        return []
 
     def _retire(self, child: Child) -> None:
         child.ended = True

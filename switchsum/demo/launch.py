@@ -82,19 +82,17 @@ def train(
     done: dict[Child, Mapping[str, Any]] = {}
     ready = 0
     patience_s = START_PATIENCE_S + START_PATIENCE_PER_WORKER_S * options.workers + options.timeout_s
-    listening = family.notices(patience_s)
     progress.status(f"starting {options.workers} workers")
     while len(done) < options.workers:
         try:
-            notice = next(listening)
+            notice = family.hear(patience_s)
         except TimeoutError as error:
             missing = ", ".join(child.name for child in workers if child not in done)
             raise DemoError(f"{error} from {missing}", _all_output(workers)) from None
         if notice.kind == "ready":
             ready += 1
             if ready == options.workers:
-                listening.close()
-                listening = family.notices(options.timeout_s + _MARGIN_S)
+                patience_s = options.timeout_s + _MARGIN_S
         elif notice.kind == "step":
             if notice.child is workers[0]:
                 step = notice.values

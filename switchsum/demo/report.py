@@ -36,7 +36,6 @@ class Training:
 class SwitchCounts:
     """What the switch did with the packets of the job, as its own counters tell."""
 
-    arrived: int  # packets that reached a slot
     dropped_in: int
     dropped_out: int
     repaired: int  # results sent again to one worker that had lost them
@@ -54,7 +53,7 @@ def failures(switch: Training, gloo: Training) -> list[str]:
         if len(training.weights_sha256) != 1:
             found.append(f"the ranks ended with {len(training.weights_sha256)} different sets of weights over {name}")
     apart = abs(switch.accuracy - gloo.accuracy)
-    if apart > ACCURACY_TOLERANCE:
+    if apart > ACCURACY_TOLERANCE + 1e-6:  # far below one test image: only rounding
         found.append(f"the accuracies are {100 * apart:.1f} percentage points apart, more than {100 * ACCURACY_TOLERANCE:g}")
     return found
 

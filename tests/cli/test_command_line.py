@@ -1,0 +1,84 @@
+"""What the `switchsum` command says: each thing a person can get wrong gives one line that names it, and status 2."""
+
+import subprocess
+import sys
+
+import pytest
+
+from switchsum import cli
+
+MISUSE = {
+    "demo --workers 40": "--workers 40: 32 is the limit, because each slot of the switch remembers who has contributed "
+    "in a bitmap of 32 bits",
+    "demo --workers 1": "--workers 1: a sum needs at least 2 workers",
+    "demo --loss 1": "--loss 1: must be at least 0 and below 1; it is the share of packets dropped, and at 1 nothing "
+    "would ever arrive",
+    "demo --loss -0.1": "--loss -0.1: must be at least 0 and below 1; it is the share of packets dropped, and at 1 "
+    "nothing would ever arrive",
+    "demo --loss nan": "--loss nan: must be at least 0 and below 1; it is the share of packets dropped, and at 1 "
+    "nothing would ever arrive",
+    "demo --epochs 0": "--epochs 0: must be at least 1",
+    "demo --elements 100": "--elements 100: the switch program is compiled for 64, 128, 256 elements per packet",
+    "demo --seed -1": "--seed -1: must be between 0 and 4294967295",
+    "demo --timeout 0": "--timeout 0: must be between 1 and 3600 seconds",
+    "demo --timeout inf": "--timeout inf: must be between 1 and 3600 seconds",
+    "demo --lost 0.1": "No such option: --lost (Possible options: --loss) (see `switchsum demo --help`)",
+    "demo digits": "Got unexpected extra argument(s) (digits) (see `switchsum demo --help`)",
+    "train": "No such command 'train' (see `switchsum --help`)",
+    "switch --ports 0": "0 ports: a switch needs at least one",
+    "switch --udp-base 65530": "UDP ports 65531 to 65538 do not exist; choose a base of 1 to 65527",
+}
+
+
+def run(arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run the command in this process; its exit status."""
+    monkeypatch.setattr(sys, "argv", ["switchsum", *arguments.split()])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert isinstance(stopped.value.code, int)
+    return stopped.value.code
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISUSE.items(), ids=MISUSE.keys())
+def test_misuse_is_one_line_and_status_2(
+    arguments: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments, monkeypatch) == 2
+    assert capsys.readouterr() == ("", f"error: {message}\n")
+
+
+def test_a_value_of_the_wrong_kind_names_option_and_status_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("demo --workers many", monkeypatch) == 2
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert errors.startswith("error: Invalid value for '--workers': ")
+    assert errors.count("\n") == 1
+
+
+def test_without_a_command_help_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("", monkeypatch) == 0
+    bare = capsys.readouterr().out
+    assert run("--help", monkeypatch) == 0
+    assert bare == capsys.readouterr().out
+    assert [line.split()[0] for line in bare.split("Commands:\n")[1].splitlines()] == ["demo", "switch", "controller"]
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version", monkeypatch) == 0
+    assert capsys.readouterr().out == "switchsum 0.1.0\n"
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """`--help` must answer at once: no torch (seconds), compiler or gRPC on the way."""
+    script = (
+        "import sys; sys.argv = ['switchsum', 'demo', '--help']\n"
+        "from switchsum.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print('loaded:', [m for m in ('torch', 'numba', 'llvmlite', 'grpc', 'sklearn') if m in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert "--workers" in done.stdout
+    assert done.stdout.endswith("loaded: []\n")
