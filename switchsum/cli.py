@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,6 +17,7 @@ EXIT_MISUSED = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 DEFAULT_P4RUNTIME = "127.0.0.1:9559"  # the port that IANA assigned to P4Runtime
+DEFAULT_LISTEN = "127.0.0.1:50099"
 DEFAULT_UDP_BASE = 47000
 DEFAULT_PORTS = 8
 
@@ -72,10 +74,11 @@ def demo(
     from rich.console import Console
 
     from switchsum.demo import launch
+    from switchsum.demo.rack import RackError
 
     try:
         status = launch.run(options, Console(), Console(stderr=True), verbose)
-    except launch.DemoError as error:
+    except (launch.DemoError, RackError) as error:
         for line in error.details:
             typer.echo(f"  | {line}", err=True)
         raise CommandFailed(str(error)) from error
@@ -110,6 +113,62 @@ def switch(
     except ValueError as error:
         raise BadOption(str(error)) from error
     except OSError as error:
+        raise CommandFailed(str(error)) from error
+
+
+@app.command()
+def controller(
+    switch: Annotated[str, typer.Option(help="HOST:PORT of the switch's P4Runtime server.")] = DEFAULT_P4RUNTIME,
+    listen: Annotated[
+        str, typer.Option(help="HOST:PORT where workers reach the controller; port 0 takes a free one.")
+    ] = DEFAULT_LISTEN,
+    fabric: Annotated[
+        Path | None,
+        typer.Option(help="YAML file that tells which switch port reaches whom; without it, an embedded switch's ports."),
+    ] = None,
+    ports: Annotated[int, typer.Option(help="Number of the embedded switch's ports (without --fabric).")] = DEFAULT_PORTS,
+    host: Annotated[str, typer.Option(help="Address of the embedded switch's UDP sockets (without --fabric).")] = "127.0.0.1",
+    udp_base: Annotated[
+        int, typer.Option(help="Port p of the embedded switch is UDP port UDP_BASE + p (without --fabric).")
+    ] = DEFAULT_UDP_BASE,
+    device_id: Annotated[int, typer.Option(help="The switch's P4Runtime device id.")] = 1,
+    election_id: Annotated[int, typer.Option(help="Rank among the controllers of one switch: the highest is in charge.")] = 1,
+    elements: Annotated[int, typer.Option(help="Numbers per packet: 64, 128 or 256.")] = DemoOptions.elements,
+    layout: Annotated[
+        str, typer.Option(help="How the program holds values: lanes (embedded switch) or wide (BMv2).")
+    ] = "lanes",
+    loss: Annotated[
+        float, typer.Option(help="Share of packets that the switch drops on purpose in each direction, below 1.")
+    ] = 0.0,
+    slots: Annotated[int, typer.Option(help="Slots for a job that asks for no number of its own.")] = 256,
+    lease: Annotated[float, typer.Option(help="Seconds until a worker that does not report counts as lost.")] = 5.0,
+    connect_timeout: Annotated[float, typer.Option(help="Seconds to wait for the switch at the start.")] = 10.0,
+) -> None:
+    """Start a controller by hand; Ctrl-C ends it. It loads the switch program and serves the workers that join."""
+    from switchsum.controller import daemon
+    from switchsum.controller.errors import ControllerError
+
+    try:
+        daemon.run(
+            switch=switch,
+            listen=listen,
+            fabric=fabric,
+            udp_host=host,
+            udp_base=udp_base,
+            ports=ports,
+            device_id=device_id,
+            election_id=election_id,
+            elements=elements,
+            layout=layout,
+            loss_in=loss,
+            loss_out=loss,
+            slots=slots,
+            lease_s=lease,
+            connect_timeout_s=connect_timeout,
+        )
+    except ValueError as error:
+        raise BadOption(str(error)) from error
+    except (ControllerError, OSError) as error:
         raise CommandFailed(str(error)) from error
 
 

@@ -19,6 +19,7 @@ from switchsum.demo import report
 from switchsum.demo.family import Child, Family
 from switchsum.demo.options import DemoOptions
 from switchsum.demo.progress import TrainingProgress
+from switchsum.demo.rack import Rack
 from switchsum.demo.report import Training
 from switchsum.demo.worker import WorkerTask
 
@@ -38,9 +39,8 @@ class DemoError(Exception):
 
 
 def run(options: DemoOptions, console: Console, errors: Console, verbose: bool = False) -> int:
-    """The whole demo; returns the exit status. Raises DemoError; must run in the main thread."""
-    from switchsum.demo import images
-    from switchsum.demo.rack import Rack
+    """The whole demo; returns the exit status. Raises DemoError or RackError; must run in the main thread."""
+    from switchsum.demo import images  # loads scikit-learn
 
     def relay(name: str, line: str) -> None:
         errors.print(f"[{name}] {line}", markup=False, highlight=False, soft_wrap=True)

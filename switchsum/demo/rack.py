@@ -1,0 +1,144 @@
+"""The demo's rack: a softswitch and its controller, each a child process (`python -m switchsum.demo.rack ROLE SETTINGS`)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from switchsum.demo.events import EventWriter, die_with_parent
+from switchsum.demo.family import Child, Family
+from switchsum.demo.options import DemoOptions
+from switchsum.demo.report import SwitchCounts
+
+# Compiling the switch program and loading gRPC take a few seconds, more where the processor is shared with others.
+START_PATIENCE_S = 90.0
+
+
+class RackError(Exception):
+    """Switch or controller did not come up, or is gone; `details` are lines that it printed."""
+
+    def __init__(self, message: str, details: list[str]) -> None:
+        super().__init__(message)
+        self.details = details
+
+
+class Rack:
+    """A running switch and controller, ready for one job. Raises RackError if either does not come up."""
+
+    def __init__(self, family: Family, options: DemoOptions) -> None:
+        self._family = family
+        self._timeout_s = options.timeout_s
+        self._children: list[Child] = []
+        switch = self._start("switch", {"ports": options.workers, "seed": options.seed})
+        controller = self._start(
+            "controller",
+            {
+                "switch": switch["p4runtime"],
+                "ports": switch["ports"],
+                "elements": options.elements,
+                "loss": options.loss,
+            },
+        )
+        self._controller = str(controller["address"])
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What tells a worker where its controller is, and how long to wait for it and for the switch."""
+        return {"SWITCHSUM_CONTROLLER": self._controller, "SWITCHSUM_TIMEOUT": f"{self._timeout_s:g}"}
+
+    def counts(self) -> SwitchCounts:
+        """The counters of the job that ended last, and of the drop simulator. Raises ControllerUnreachable."""
+        from switchsum.host_agent.job_client import JobClient
+        from switchsum.p4src.layout import Verdict
+
+        client = JobClient(self._controller)
+        try:
+            reply = client.inspect(self._timeout_s)
+        finally:
+            client.close()
+        return SwitchCounts(
+            dropped_in=sum(reply.dropped_in.values()),
+            dropped_out=sum(reply.dropped_out.values()),
+            repaired=sum(job.verdicts[Verdict.REPAIR.name] for job in reply.jobs),
+            stale=sum(job.verdicts[Verdict.STALE.name] for job in reply.jobs),
+        )
+
+    def close(self) -> None:
+        """End both processes, the controller first, so that it can still tidy up the switch."""
+        for child in reversed(self._children):
+            self._family.end([child])
+
+    def _start(self, role: str, settings: dict[str, Any]) -> Mapping[str, Any]:
+        def arguments(events_fd: int) -> list[str]:
+            return [role, json.dumps({**settings, "events_fd": events_fd, "parent_pid": os.getpid()})]
+
+        child = self._family.start(role, "switchsum.demo.rack", arguments, {})
+        self._children.append(child)
+        while True:
+            try:
+                notice = self._family.hear(START_PATIENCE_S)
+            except TimeoutError:
+                raise RackError(f"the {role} did not come up within {START_PATIENCE_S:g} s", list(child.output)) from None
+            if notice.kind == "ended":
+                raise RackError(
+                    f"the {notice.child.name} {notice.child.how_it_ended} before it was ready",
+                    list(notice.child.output),
+                )
+            if notice.kind == "error":
+                raise RackError(f"the {role} did not come up: {notice.values['message']}", list(child.output))
+            if notice.child is child and notice.kind == "ready":
+                return notice.values
+
+
+def _serve_switch(settings: Mapping[str, Any], events: EventWriter) -> None:
+    from switchsum.softswitch.daemon import SoftSwitch
+
+    with SoftSwitch(ports=settings["ports"], seed=settings["seed"]) as switch:
+        events.send("ready", p4runtime=switch.grpc_address, ports=list(switch.port_addresses.items()))
+        _wait_for_sigterm()
+
+
+def _serve_controller(settings: Mapping[str, Any], events: EventWriter) -> None:
+    from switchsum.controller.daemon import ControllerDaemon
+    from switchsum.controller.fabric import Fabric
+
+    fabric = Fabric.loopback({port: (host, udp_port) for port, (host, udp_port) in settings["ports"]})
+    with ControllerDaemon(
+        fabric=fabric,
+        switch=settings["switch"],
+        listen="127.0.0.1:0",
+        elements=settings["elements"],
+        loss_in=settings["loss"],
+        loss_out=settings["loss"],
+    ) as controller:
+        events.send("ready", address=controller.address)
+        _wait_for_sigterm()
+
+
+def _wait_for_sigterm() -> None:
+    signal.sigwait({signal.SIGTERM})
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point of the child."""
+    role, settings = arguments[0], json.loads(arguments[1])
+    die_with_parent(settings["parent_pid"])
+    # Blocked before any thread starts, so that all threads inherit it and sigwait() is the one that gets it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    events = EventWriter(settings["events_fd"])
+    try:
+        {"switch": _serve_switch, "controller": _serve_controller}[role](settings, events)
+    except (OSError, RuntimeError, ValueError) as error:
+        events.send("error", message=str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
