@@ -187,13 +187,20 @@ def _bind_fields(info: p4info_pb2.Table, table: Table) -> tuple[Field, ...]:
         raise PipelineMismatch(
             f"table {name}: {len(info.match_fields)} match fields in the P4Info, {len(table.keys)} in the program"
         )
+    described, compiled = [field.name for field in info.match_fields], [key.name for key in table.keys]
+    if described != compiled and sorted(described) == sorted(compiled):
+        raise PipelineMismatch(
+            f"table {name}: the key is ({', '.join(described)}) in the P4Info, ({', '.join(compiled)}) in the program"
+        )
     fields: list[Field] = []
     for position, (field, key) in enumerate(zip(info.match_fields, table.keys, strict=True)):
         match = _MATCH_KINDS.get(field.match_type)
         where = f"table {name}, match field {field.name}"
         if match is None:
             raise UnsupportedP4Info(f"{where}: unknown match type; exact, LPM, ternary, range and optional are")
-        if (match, field.bitwidth) != (key.match, key.width):
+        # p4c compiles an optional key to a ternary one.
+        same_kind = key.match == match or (match, key.match) == ("optional", "ternary")
+        if not same_kind or field.bitwidth != key.width:
             raise PipelineMismatch(
                 f"{where}: {match} of {field.bitwidth} bits in the P4Info, {key.match} of {key.width} bits in the program"
             )
