@@ -3,7 +3,7 @@
 SwitchSumError
     ControllerUnreachable   no controller at that address, or it went away
     JoinRefused             the controller said no, and why
-    EpochEnded              the controller ended the job: a lost worker, a mismatch, a lost switch
+    EpochEnded              the job is over: a lost worker, a mismatch, a lost switch, a lost controller
     TransportError          this host's sockets
     CollectiveMismatch      the ranks sum different things
     SwitchSilent            no answer from the switch
@@ -24,7 +24,15 @@ class JoinRefused(SwitchSumError):
 
 
 class EpochEnded(SwitchSumError):
-    """The controller ended the job's epoch; its sentence names the culprit."""
+    """The job's epoch is over; the sentence names the culprit.
+
+    `cause`: a name of job.proto's Cause, or "CONTROLLER_LOST" when the controller itself went away. `ranks`: those it names.
+    """
+
+    def __init__(self, message: str, cause: str = "CAUSE_UNSPECIFIED", ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.ranks = ranks
 
 
 class TransportError(SwitchSumError):

@@ -1,0 +1,38 @@
+"""What can go wrong on the controller's side; every message says what was wrong, where, and what to do.
+
+ControllerError
+    FabricError         the fabric's description
+    WrongProgram        the compiled switch program
+    SwitchError         the switch: what follows, and whatever else it answers
+        SwitchUnreachable   nothing answers there, or it stopped answering
+        NotPrimary          another controller is in charge of it
+        WriteRefused        it refused an update
+"""
+
+
+class ControllerError(RuntimeError):
+    """Base of everything the controller raises about its surroundings."""
+
+
+class FabricError(ControllerError):
+    """The description of ports and hosts is wrong; the message names line and field."""
+
+
+class WrongProgram(ControllerError):
+    """The compiled switch program is missing, damaged or of another version."""
+
+
+class SwitchError(ControllerError):
+    """The switch did not do what was asked."""
+
+
+class SwitchUnreachable(SwitchError):
+    """The switch does not answer."""
+
+
+class NotPrimary(SwitchError):
+    """Another controller is primary at this switch."""
+
+
+class WriteRefused(SwitchError):
+    """The switch refused at least one update; the message names the first few."""

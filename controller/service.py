@@ -1,0 +1,356 @@
+"""The job service: gRPC calls in, the registry's decisions out to waiting calls, event streams and the switch.
+
+One lock guards the registry; no call to the switch and no wait happens under it.
+"""
+
+import logging
+import queue
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from urllib.parse import unquote
+
+import grpc
+
+from switchsum.controller import jobs
+from switchsum.controller.jobs import Application, Cause, Ended, Job, Refused, Registry, State
+from switchsum.controller.switch_keeper import JobCounts, SwitchCounts, SwitchKeeper
+from switchsum.p4src.layout import SLOTS, WIRE_VERSION
+from switchsum.protos import job_pb2 as pb
+from switchsum.protos.job_rpc import JobServicer
+
+JOIN_PATIENCE_S = 30.0  # for a client that sets no deadline
+COUNT_TIMEOUT_S = 5.0
+TICK_S = 0.1  # how late a lease may be found to have run out
+_REPLY_MARGIN_S = 0.5  # the sentence that names missing ranks must reach the client before its own deadline does
+
+logger = logging.getLogger(__name__)
+
+_GONE = object()  # the client of a waiting join went away
+
+
+@dataclass(eq=False)
+class _Desk:
+    """Where one member is served: its pending join, and its event streams."""
+
+    answer: "queue.SimpleQueue[jobs.Admit | jobs.Dismiss | object]" = field(default_factory=queue.SimpleQueue)
+    streams: "set[queue.SimpleQueue[pb.JobEvent | None]]" = field(default_factory=set)
+    ended: pb.JobEvent | None = None
+
+    def tell(self, event: pb.JobEvent | None) -> None:
+        """To every open stream; None closes them."""
+        for stream in self.streams:
+            stream.put(event)
+
+
+class JobService(JobServicer):
+    """The servicer, and the keeper's listener. `serve(keeper)` before the first call; `stop()` at the end."""
+
+    def __init__(self, registry: Registry, *, lease_s: float, pipeline: str, switch_address: str) -> None:
+        self._registry = registry
+        self._lease_s = lease_s
+        self._pipeline = pipeline
+        self._switch_address = switch_address
+        self._keeper: SwitchKeeper | None = None
+        self._lock = threading.Lock()
+        self._desks: dict[str, _Desk] = {}
+        self._final: dict[int, JobCounts] = {}  # by epoch, of jobs in the registry's history
+        self._stopped = threading.Event()
+        self._clock = threading.Thread(target=self._keep_time, name="switchsum-leases", daemon=True)
+
+    def serve(self, keeper: SwitchKeeper) -> None:
+        """Begin to answer; `keeper` has been given this service as its listener."""
+        self._keeper = keeper
+        self._clock.start()
+
+    def stop(self) -> None:
+        """Turn everybody away and end every job; the keeper still has to be closed, which takes them off the switch."""
+        with self._acting():
+            self._registry.end_all(Cause.CONTROLLER_STOPPED, "the controller was stopped; start it again and join anew")
+            self._stopped.set()
+            for desk in self._desks.values():
+                desk.tell(None)
+        self._clock.join()
+
+    def running_jobs(self) -> int:
+        """Jobs that are forming, being installed or running."""
+        with self._lock:
+            return sum(job.state is not State.ENDED for job in self._registry.jobs)
+
+    # --- calls -----------------------------------------------------------------------------------------------------
+
+    def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinReply:
+        """Waits for the world; what is refused ends with FAILED_PRECONDITION and one sentence."""
+        remaining_s = context.time_remaining()
+        patience_s = JOIN_PATIENCE_S if remaining_s is None else remaining_s
+        if request.wire_version != WIRE_VERSION:
+            raise _refusal(
+                context,
+                f"rank {request.rank} of job {request.job_name!r} speaks wire version {request.wire_version:#x}, this "
+                f"controller and its switch {WIRE_VERSION:#x}: install the same release of switchsum on both",
+            )
+        application = Application(
+            job_name=request.job_name,
+            rank=request.rank,
+            world_size=request.world_size,
+            host=request.host,
+            pid=request.pid,
+            data_address=request.data_address or _caller(context),
+            data_port=request.data_port,
+            slots=request.slots,
+            elements=request.elements,
+        )
+        try:
+            key, desk = self._enter(application)
+        except Refused as refused:
+            logger.info("refused %s of job %r: %s", application, application.job_name, refused)
+            raise _refusal(context, str(refused)) from None
+        if not context.add_callback(lambda: desk.answer.put(_GONE)):
+            desk.answer.put(_GONE)
+        answer = self._await(key, desk, patience_s)
+        if isinstance(answer, jobs.Admit):
+            return self._admission(answer)
+        if isinstance(answer, jobs.Dismiss):
+            raise _refusal(context, answer.sentence)
+        with self._acting():
+            self._registry.withdraw(key)
+        raise _refusal(context, "the caller went away")
+
+    def Watch(self, request: pb.MemberRequest, context: grpc.ServicerContext) -> Iterator[pb.JobEvent]:
+        """Ready, then what happens, EpochEnded last."""
+        stream: queue.SimpleQueue[pb.JobEvent | None] = queue.SimpleQueue()
+        with self._lock:
+            desk = self._desks.get(request.member)
+            if desk is not None:
+                desk.streams.add(stream)
+                if desk.ended is not None:
+                    stream.put(desk.ended)
+                elif self._stopped.is_set():
+                    stream.put(None)
+        if desk is None:
+            context.abort(grpc.StatusCode.NOT_FOUND, _UNKNOWN_MEMBER)
+            return
+
+        def closed() -> None:
+            stream.put(None)
+            with self._acting():
+                desk.streams.discard(stream)
+                self._registry.lose(request.member, "broke off: its process ended, or its link to the controller did")
+
+        if not context.add_callback(closed):
+            closed()
+            return
+        yield pb.JobEvent(ready=pb.Ready())
+        while (event := stream.get()) is not None:
+            yield event
+            if event.HasField("epoch_ended"):
+                return
+
+    def Renew(self, request: pb.MemberRequest, context: grpc.ServicerContext) -> pb.RenewReply:
+        with self._lock:
+            alive = self._registry.renew(request.member, time.monotonic())
+        if not alive:
+            context.abort(grpc.StatusCode.NOT_FOUND, _UNKNOWN_MEMBER)
+        return pb.RenewReply()
+
+    def Report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportReply:
+        now = time.monotonic()
+        kinds = pb.ReportRequest
+        with self._acting():
+            if request.kind == kinds.MISMATCH:
+                self._registry.report_mismatch(request.member, request.collective, now)
+            elif request.kind == kinds.DESCRIPTION:
+                self._registry.describe(request.member, request.collective, now)
+            elif request.kind in (kinds.SWITCH_SILENT, kinds.FAILURE):
+                cause = Cause.FAILED if request.kind == kinds.FAILURE else Cause.SWITCH_LOST
+                where = f" (in {request.collective})" if request.collective else ""
+                self._registry.report_failure(request.member, f"{request.detail}{where}", cause)
+            else:
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{request.kind} is not a kind of report")
+        return pb.ReportReply()
+
+    def Leave(self, request: pb.MemberRequest, context: grpc.ServicerContext) -> pb.LeaveReply:
+        with self._acting():
+            self._registry.leave(request.member)
+            desk = self._desks.get(request.member)
+            if desk is not None and desk.ended is None:
+                desk.tell(None)
+        return pb.LeaveReply()
+
+    def Inspect(self, request: pb.InspectRequest, context: grpc.ServicerContext) -> pb.InspectReply:
+        """Counters of running jobs are read now; those of ended ones were read when they ended."""
+        assert self._keeper is not None
+        with self._lock:
+            current = list(self._registry.jobs)
+        counted = self._keeper.count([job for job in current if job.epoch], COUNT_TIMEOUT_S)
+        switch, by_epoch = counted or (SwitchCounts(), {})
+        reply = pb.InspectReply(
+            rejected=switch.rejected,
+            dropped_in=switch.dropped_in,
+            dropped_out=switch.dropped_out,
+            slots_total=SLOTS,
+            pipeline=self._pipeline,
+            switch_address=self._switch_address,
+            switch_problem=self._keeper.problem or ("" if counted else "the switch does not answer for its counters"),
+        )
+        with self._lock:
+            reply.slots_free = self._registry.free_slots
+            listed = [*self._registry.jobs, *reversed(self._registry.history)]
+            reports = [_report(job, self._final.get(job.epoch) or by_epoch.get(job.epoch) or JobCounts()) for job in listed]
+        reply.jobs.extend(reports)
+        return reply
+
+    # --- what the keeper tells ---------------------------------------------------------------------------------------
+
+    def switch_ready(self, epochs_seen: int) -> None:
+        with self._acting():
+            self._registry.raise_epochs(epochs_seen)
+
+    def switch_lost(self, sentence: str) -> None:
+        with self._acting():
+            self._registry.end_all(Cause.SWITCH_LOST, sentence)
+
+    def job_installed(self, job: Job) -> None:
+        with self._acting():
+            self._registry.installed(job, time.monotonic())
+
+    def job_failed(self, job: Job, sentence: str) -> None:
+        with self._acting():
+            self._registry.install_failed(job, sentence)
+
+    def job_uninstalled(self, job: Job, counts: JobCounts | None) -> None:
+        with self._acting():
+            self._registry.uninstalled(job)
+            if counts is not None:
+                self._final[job.epoch] = counts
+            remembered = {past.epoch for past in self._registry.history}
+            self._final = {epoch: kept for epoch, kept in self._final.items() if epoch in remembered}
+            served = {
+                member.key for each in (*self._registry.jobs, *self._registry.history) for member in each.members.values()
+            }
+            self._desks = {key: desk for key, desk in self._desks.items() if key in served}
+
+    # --- inside --------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _acting(self) -> Iterator[None]:
+        """Hold the lock while the registry decides, and carry its decisions out before anybody else may ask."""
+        with self._lock:
+            yield
+            self._carry_out()
+
+    def _carry_out(self) -> None:
+        assert self._keeper is not None or not self._registry.jobs
+        for effect in self._registry.take_effects():
+            match effect:
+                case jobs.Install(job=job):
+                    logger.info("job %r, epoch %d: the world of %d is complete", job.name, job.epoch, job.world_size)
+                    self._keeper.install(job)  # type: ignore[union-attr]
+                case jobs.Uninstall(job=job):
+                    logger.info("job %r, epoch %d ended: %s", job.name, job.epoch, job.ended and job.ended.reason)
+                    self._keeper.uninstall(job)  # type: ignore[union-attr]
+                case jobs.Admit(member=member):
+                    self._desks[member.key].answer.put(effect)
+                case jobs.Dismiss(member=member):
+                    self._desks.pop(member.key).answer.put(effect)
+                case jobs.AskDescription(member=member):
+                    self._desks[member.key].tell(pb.JobEvent(describe=pb.Describe()))
+                case jobs.End(member=member, ended=ended):
+                    desk = self._desks[member.key]
+                    desk.ended = pb.JobEvent(epoch_ended=_ended_message(ended))
+                    desk.tell(desk.ended)
+
+    def _enter(self, application: Application) -> tuple[str, _Desk]:
+        """Hand the application to the registry. Raises Refused."""
+        with self._lock:
+            if self._stopped.is_set():
+                raise Refused("the controller is being stopped")
+            problem = self._keeper.problem if self._keeper else "it is not connected yet"
+            if problem:
+                raise Refused(f"there is no switch to sum in: {problem}")
+            try:
+                member = self._registry.join(application)
+                desk = self._desks[member.key] = _Desk()
+            finally:
+                self._carry_out()  # a disagreement turns the others away as well
+            return member.key, desk
+
+    def _await(self, key: str, desk: _Desk, patience_s: float) -> object:
+        """The registry's answer to a join, or _GONE."""
+        try:
+            return desk.answer.get(timeout=max(patience_s - _REPLY_MARGIN_S, patience_s / 2))
+        except queue.Empty:
+            with self._acting():
+                if desk.answer.empty():
+                    self._registry.give_up(key, round(patience_s, 1))
+            return desk.answer.get()
+
+    def _admission(self, answer: jobs.Admit) -> pb.JoinReply:
+        job, member = answer.job, answer.member
+        return pb.JoinReply(
+            member=member.key,
+            job=job.number,
+            epoch=job.epoch,
+            worker=member.application.rank,
+            slots=len(job.slots),
+            elements=self._registry.elements,
+            switch_address=member.attachment.switch_address,
+            switch_port=member.attachment.switch_port,
+            lease_ms=round(self._lease_s * 1000),
+        )
+
+    def _keep_time(self) -> None:
+        while not self._stopped.wait(TICK_S):
+            with self._acting():
+                self._registry.tick(time.monotonic())
+
+
+_UNKNOWN_MEMBER = "no such member: its epoch is over, or the controller was started anew since it joined; join again"
+
+
+def _refusal(context: grpc.ServicerContext, sentence: str) -> Exception:
+    """Ends the call with the sentence; abort() raises, `raise` in front of the call tells readers and checkers so."""
+    context.abort(grpc.StatusCode.FAILED_PRECONDITION, sentence)
+    return AssertionError("abort() raises")
+
+
+def _caller(context: grpc.ServicerContext) -> str:
+    """The IPv4 address a call came from; "::1" is this machine; what is no IPv4 address is returned as gRPC names it."""
+    peer = unquote(context.peer())
+    found = re.fullmatch(r"ipv4:([\d.]+):\d+|ipv6:\[(?:::ffff:)?([^\]]+)\]:\d+", peer)
+    if found is None:
+        return peer
+    address = str(found[1] or found[2])
+    return "127.0.0.1" if address == "::1" else address
+
+
+def _ended_message(ended: Ended) -> pb.EpochEnded:
+    return pb.EpochEnded(cause=pb.Cause.Value(ended.cause.name), reason=ended.reason, ranks=ended.ranks)
+
+
+def _report(job: Job, counts: JobCounts) -> pb.JobReport:
+    return pb.JobReport(
+        job_name=job.name,
+        job=job.number,
+        epoch=job.epoch,
+        world_size=job.world_size,
+        slot_base=job.slots.start,
+        slots=len(job.slots),
+        running=job.state is State.RUNNING,
+        ended_because=job.ended.reason if job.ended else "",
+        verdicts=counts.verdicts,
+        workers=[
+            pb.WorkerReport(
+                rank=rank,
+                host=member.application.host,
+                switch_port=member.attachment.port,
+                data_address=member.application.data_address,
+                data_port=member.application.data_port,
+                verdicts=counts.by_rank.get(rank, {}),
+            )
+            for rank, member in sorted(job.members.items())
+        ],
+    )

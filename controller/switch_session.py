@@ -1,0 +1,220 @@
+"""One P4Runtime session with one switch: election, pipeline, writes, reads. Every call has a deadline.
+
+It speaks through the generated P4Runtime classes that p4runtime-shell's library is built on, not through that library's
+client class: that one calls sys.exit when the handshake fails, cannot set a deadline, a cookie or a channel option, never
+tells that the stream ended, and loops for ever over the errors of a batch in which one update succeeded.
+
+Threads: one daemon thread reads the stream; `on_lost` and `on_role` are called from it.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+
+import grpc
+from google.rpc import code_pb2, status_pb2
+from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
+
+from switchsum.controller.errors import NotPrimary, SwitchError, SwitchUnreachable, WriteRefused
+from switchsum.controller.p4names import Item, P4Names
+from switchsum.controller.pipeline import Build
+
+CALL_TIMEOUT_S = 10.0  # of one read or write: hundreds of entries take BMv2 a fraction of a second
+COMMIT_TIMEOUT_S = 60.0  # the softswitch compiles the program, BMv2 parses a megabyte of JSON
+_UPDATES_PER_WRITE = 500
+_ERRORS_SHOWN = 3
+
+_CHANNEL_OPTIONS = [
+    ("grpc.enable_http_proxy", 0),  # the switch is in the rack, not behind the way out
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
+
+logger = logging.getLogger(__name__)
+
+INSERT, MODIFY, DELETE = p4runtime_pb2.Update.INSERT, p4runtime_pb2.Update.MODIFY, p4runtime_pb2.Update.DELETE
+
+
+class SwitchSession:
+    """An open session; the constructor connects and holds the election, `primary` says how it went."""
+
+    def __init__(
+        self,
+        address: str,
+        device_id: int,
+        election_id: int,
+        *,
+        timeout_s: float,
+        on_lost: Callable[[str], None],
+        on_role: Callable[[bool], None],
+    ) -> None:
+        """Connect within `timeout_s`. `on_lost(sentence)`: the session is over; `on_role(primary)`: the role changed later.
+
+        Raises SwitchUnreachable, or SwitchError when the switch refuses the session.
+        """
+        self.address = address
+        self._device_id = device_id
+        self._election_id = p4runtime_pb2.Uint128(high=election_id >> 64, low=election_id & (1 << 64) - 1)
+        self._on_lost, self._on_role = on_lost, on_role
+        self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self._stub = p4runtime_pb2_grpc.P4RuntimeStub(self._channel)
+        self._requests: queue.SimpleQueue[p4runtime_pb2.StreamMessageRequest | None] = queue.SimpleQueue()
+        self._settled = threading.Event()  # the first answer of the stream, or its end, is there
+        self._primary: bool | None = None
+        self._problem = ""
+        self._closing = False
+        try:
+            self._open_stream(timeout_s)
+        except SwitchError:
+            self.close()
+            raise
+
+    @property
+    def primary(self) -> bool:
+        """Whether this controller is in charge of the switch."""
+        return self._primary is True
+
+    def close(self) -> None:
+        """End the session; no callback comes after this."""
+        self._closing = True
+        self._requests.put(None)
+        self._channel.close()
+
+    # --- election --------------------------------------------------------------------------------------------------
+
+    def _open_stream(self, timeout_s: float) -> None:
+        ready = grpc.channel_ready_future(self._channel)
+        try:
+            ready.result(timeout=timeout_s)
+        except grpc.FutureTimeoutError:
+            raise SwitchUnreachable(
+                f"no switch answers P4Runtime at {self.address} within {timeout_s:g} s; "
+                "start it (`switchsum switch`, or simple_switch_grpc) or correct the address"
+            ) from None
+        finally:
+            ready.cancel()
+        request = p4runtime_pb2.StreamMessageRequest()
+        request.arbitration.device_id = self._device_id
+        request.arbitration.election_id.CopyFrom(self._election_id)
+        self._requests.put(request)
+        stream = self._stub.StreamChannel(iter(self._requests.get, None))
+        threading.Thread(target=self._follow, args=(stream,), name="switchsum-switch", daemon=True).start()
+        if not self._settled.wait(timeout_s):
+            raise SwitchUnreachable(f"the switch at {self.address} does not answer the election within {timeout_s:g} s")
+        if self._primary is None:
+            raise SwitchError(f"the switch at {self.address} refused the session: {self._problem}")
+
+    def _follow(self, stream: Iterator[p4runtime_pb2.StreamMessageResponse]) -> None:
+        try:
+            for message in stream:
+                if message.HasField("arbitration"):
+                    self._elected(message.arbitration.status.code == code_pb2.OK)
+                elif message.HasField("error"):
+                    logger.warning("switch %s: stream error: %s", self.address, message.error.message)
+            self._problem = "it closed the session"
+        except grpc.RpcError as error:
+            self._problem = error_text(error)
+        begun = self._settled.is_set()
+        self._settled.set()
+        if begun and not self._closing:
+            self._on_lost(f"the switch at {self.address} is gone ({self._problem})")
+
+    def _elected(self, primary: bool) -> None:
+        before, self._primary = self._primary, primary
+        self._settled.set()
+        if before is not None and before != primary and not self._closing:
+            self._on_role(primary)
+
+    # --- calls -----------------------------------------------------------------------------------------------------
+
+    def probe(self, timeout_s: float) -> None:
+        """Ask for the capabilities, which any living switch tells. Raises SwitchUnreachable."""
+        self._call(self._stub.Capabilities, p4runtime_pb2.CapabilitiesRequest(), timeout_s)
+
+    def cookie(self) -> int | None:
+        """The cookie of the program the switch runs, as its controller set it; None if it runs none."""
+        request = p4runtime_pb2.GetForwardingPipelineConfigRequest(
+            device_id=self._device_id, response_type=p4runtime_pb2.GetForwardingPipelineConfigRequest.COOKIE_ONLY
+        )
+        try:
+            reply = self._stub.GetForwardingPipelineConfig(request, timeout=CALL_TIMEOUT_S)
+        except grpc.RpcError as error:
+            if error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.NOT_FOUND):
+                return None
+            raise self._translated(error) from None
+        return int(reply.config.cookie.cookie) if reply.config.HasField("cookie") else None
+
+    def commit(self, build: Build) -> None:
+        """Load the program; whatever the switch held before is gone. Raises SwitchError's family."""
+        request = p4runtime_pb2.SetForwardingPipelineConfigRequest(
+            device_id=self._device_id,
+            election_id=self._election_id,
+            action=p4runtime_pb2.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT,
+        )
+        request.config.p4info.CopyFrom(build.p4info)
+        request.config.p4_device_config = build.device_config
+        request.config.cookie.cookie = build.cookie
+        self._call(self._stub.SetForwardingPipelineConfig, request, COMMIT_TIMEOUT_S)
+
+    def write(self, names: P4Names, updates: Iterable[tuple[int, Item]]) -> None:
+        """Apply (INSERT | MODIFY | DELETE, item) updates. Their order within one call is the switch's to choose.
+
+        Raises WriteRefused naming the first items that were refused; the others are applied.
+        """
+        pending = list(updates)
+        for start in range(0, len(pending), _UPDATES_PER_WRITE):
+            part = pending[start : start + _UPDATES_PER_WRITE]
+            request = p4runtime_pb2.WriteRequest(device_id=self._device_id, election_id=self._election_id)
+            for kind, item in part:
+                request.updates.add(type=kind, entity=names.entity(item))  # type: ignore[arg-type]
+            try:
+                self._stub.Write(request, timeout=CALL_TIMEOUT_S)
+            except grpc.RpcError as error:
+                refused = list(_refusals(error, part))
+                if not refused:
+                    raise self._translated(error) from None
+                more = f" and {len(refused) - _ERRORS_SHOWN} more" if len(refused) > _ERRORS_SHOWN else ""
+                raise WriteRefused(
+                    f"the switch at {self.address} refused {len(refused)} of {len(part)} updates: "
+                    f"{'; '.join(refused[:_ERRORS_SHOWN])}{more}"
+                ) from None
+
+    def read(self, entities: Iterable[p4runtime_pb2.Entity]) -> list[p4runtime_pb2.Entity]:
+        """Everything that matches one of the (wildcard) entities."""
+        request = p4runtime_pb2.ReadRequest(device_id=self._device_id, entities=list(entities))
+        try:
+            return [entity for reply in self._stub.Read(request, timeout=CALL_TIMEOUT_S) for entity in reply.entities]
+        except grpc.RpcError as error:
+            raise self._translated(error) from None
+
+    def _call(self, method: Callable[..., object], request: object, timeout_s: float) -> None:
+        try:
+            method(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise self._translated(error) from None
+
+    def _translated(self, error: grpc.RpcError) -> SwitchError:
+        code = error.code()
+        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
+            return SwitchUnreachable(f"the switch at {self.address} does not answer ({error_text(error)})")
+        if code == grpc.StatusCode.PERMISSION_DENIED:
+            return NotPrimary(f"another controller is in charge of the switch at {self.address} ({error_text(error)})")
+        return SwitchError(f"the switch at {self.address} answered {error_text(error)}")
+
+
+def error_text(error: grpc.RpcError) -> str:
+    """ "UNAVAILABLE: connection refused", for messages."""
+    return f"{error.code().name}: {error.details()}"
+
+
+def _refusals(error: grpc.RpcError, updates: list[tuple[int, Item]]) -> Iterator[str]:
+    """The updates that failed, from the status details of a batch (section "Error Reporting Messages")."""
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            status = status_pb2.Status.FromString(value)
+            for (_, item), detail in zip(updates, status.details, strict=False):
+                reason = p4runtime_pb2.Error()
+                if detail.Unpack(reason) and reason.canonical_code != code_pb2.OK:
+                    yield f"{item}: {code_pb2.Code.Name(reason.canonical_code)}: {reason.message}"

@@ -1,0 +1,270 @@
+"""A worker's side of the job service: join, keep the lease, hear what happens to the job, leave (protos/job.proto).
+
+Fork: gRPC's threads and sockets do not survive fork(). Make the client in the process that uses it (torchrun, spawn and
+forkserver do so by themselves); a client that was made before a fork must not be touched in the child.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from switchsum.host_agent.errors import ControllerUnreachable, EpochEnded, JoinRefused
+from switchsum.p4src.layout import WIRE_VERSION
+from switchsum.protos import job_pb2 as pb
+from switchsum.protos.job_rpc import JobServiceStub
+
+DEFAULT_TIMEOUT_S = 30.0
+_CALL_TIMEOUT_S = 5.0  # of calls that the controller answers from memory
+_FAREWELL_S = 2.0  # leaving must not hold up a process that wants to end
+_RETRY_S = 1.0  # before a broken event stream is opened once more
+_LEASE_PART = 3  # renewals in each lease: two may get lost
+
+_CHANNEL_OPTIONS = [
+    ("grpc.enable_http_proxy", 0),  # the controller is in the rack, not behind the way out
+    ("grpc.initial_reconnect_backoff_ms", 100),  # ranks often start before their controller
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
+# What the transport says, as opposed to what the controller says.
+_NO_ANSWER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What a worker needs to speak to the switch. Each field is JoinReply's of the same name."""
+
+    job: int
+    epoch: int
+    worker: int
+    slots: int
+    elements: int
+    switch_address: str
+    switch_port: int
+    lease_s: float
+
+
+class JobClient:
+    """One worker's connection to the controller. Thread-safe. Call join(), then start(); leave() and close() at the end."""
+
+    def __init__(self, address: str) -> None:
+        """`address`: the controller's "HOST:PORT". Nothing is sent before join() or inspect()."""
+        self.address = address
+        self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self._stub = JobServiceStub(self._channel)
+        self._member = ""
+        self._lease_s = 0.0
+        self._lock = threading.Lock()
+        self._ended: EpochEnded | None = None
+        self._over = threading.Event()  # ended, left or closed: the threads stop
+        self._known = threading.Event()  # _ended is set
+        self._stream: Any = None
+        self._threads: list[threading.Thread] = []
+        self._on_ended: Callable[[EpochEnded], None] = lambda ended: None
+        self._describe: Callable[[], str] = lambda: ""
+
+    @property
+    def ended(self) -> EpochEnded | None:
+        """Why the epoch is over; None while it is not."""
+        return self._ended
+
+    def join(
+        self,
+        *,
+        job_name: str,
+        rank: int,
+        world_size: int,
+        host: str,
+        pid: int,
+        data_port: int,
+        data_address: str = "",
+        slots: int = 0,
+        elements: int = 0,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> Joined:
+        """Join and wait until all `world_size` ranks have joined; `timeout_s` bounds both, the connection included.
+
+        `data_address` and `data_port` are where this worker's data socket sends from ("": the address that leads to the
+        controller); `slots`, `elements`: 0 for the controller's choice. Raises ControllerUnreachable or JoinRefused.
+        """
+        deadline = time.monotonic() + timeout_s
+        request = pb.JoinRequest(
+            wire_version=WIRE_VERSION,
+            job_name=job_name,
+            rank=rank,
+            world_size=world_size,
+            host=host,
+            pid=pid,
+            data_address=data_address,
+            data_port=data_port,
+            slots=slots,
+            elements=elements,
+        )
+        self._connect(timeout_s)
+        try:
+            reply = self._stub.Join(request, timeout=max(deadline - time.monotonic(), 0.1))
+        except grpc.RpcError as error:
+            if error.code() in _NO_ANSWER:
+                raise ControllerUnreachable(
+                    f"controller at {self.address}: no answer to the join within {timeout_s:g} s ({_text(error)}); "
+                    "see whether it is running and what its log says"
+                ) from None
+            raise JoinRefused(f"the controller at {self.address} refused the join: {error.details()}") from None
+        self._member = reply.member
+        self._lease_s = reply.lease_ms / 1000
+        return Joined(
+            job=reply.job,
+            epoch=reply.epoch,
+            worker=reply.worker,
+            slots=reply.slots,
+            elements=reply.elements,
+            switch_address=reply.switch_address,
+            switch_port=reply.switch_port,
+            lease_s=self._lease_s,
+        )
+
+    def start(self, *, on_ended: Callable[[EpochEnded], None], describe: Callable[[], str]) -> None:
+        """Keep the lease and listen, in two daemon threads. Call once, soon after join(): the lease is running.
+
+        `on_ended(reason)` is called once, from one of the threads, when the epoch ends other than by leave(). `describe()`
+        tells, when ranks disagree, which collective this rank is in, such as "#5 all_reduce(sum) of float32[1000]".
+        """
+        self._on_ended, self._describe = on_ended, describe
+        self._threads = [
+            threading.Thread(target=target, name=f"switchsum-{name}", daemon=True)
+            for name, target in (("watch", self._watch), ("lease", self._renew))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def report_mismatch(self, detail: str, collective: str) -> None:
+        """Tell the controller that the switch saw ranks disagree; it asks the others and ends the epoch."""
+        self._report(pb.ReportRequest.MISMATCH, detail, collective)
+
+    def report_switch_silent(self, detail: str, collective: str) -> None:
+        """Tell the controller that this rank gets no answer from the switch."""
+        self._report(pb.ReportRequest.SWITCH_SILENT, detail, collective)
+
+    def report_failure(self, detail: str, collective: str) -> None:
+        """Tell the controller that this rank cannot go on."""
+        self._report(pb.ReportRequest.FAILURE, detail, collective)
+
+    def wait_ended(self, timeout_s: float) -> EpochEnded | None:
+        """Wait for the controller's account of why the epoch ended; None if none came in time."""
+        self._known.wait(timeout_s)
+        return self._ended
+
+    def leave(self) -> None:
+        """Tell the controller that this rank is done, if the epoch still lives. Never raises: there is nothing left to lose."""
+        with self._lock:
+            member, self._member = self._member, ""
+            alive = self._ended is None
+        self._over.set()
+        if member and alive:
+            with contextlib.suppress(grpc.RpcError):  # the lease runs out by itself
+                self._stub.Leave(pb.MemberRequest(member=member), timeout=_FAREWELL_S)
+
+    def close(self) -> None:
+        """Stop threads and connection. Without leave() before, the controller takes this worker for lost."""
+        self._over.set()
+        with self._lock:
+            stream = self._stream
+        if stream is not None:
+            stream.cancel()
+        self._channel.close()
+        for thread in self._threads:
+            if thread is not threading.current_thread():  # on_ended may close
+                thread.join(_FAREWELL_S)
+
+    def inspect(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> pb.InspectReply:
+        """What controller and switch know right now, see InspectReply. Raises ControllerUnreachable."""
+        self._connect(timeout_s)
+        try:
+            return self._stub.Inspect(pb.InspectRequest(), timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise ControllerUnreachable(f"controller at {self.address}: {_text(error)}") from None
+
+    def _connect(self, timeout_s: float) -> None:
+        ready = grpc.channel_ready_future(self._channel)
+        try:
+            ready.result(timeout=timeout_s)
+        except grpc.FutureTimeoutError:
+            raise ControllerUnreachable(
+                f"no controller answers at {self.address} within {timeout_s:g} s; "
+                "start one (`switchsum controller`) or correct the address"
+            ) from None
+        finally:
+            ready.cancel()
+
+    def _report(self, kind: int, detail: str, collective: str) -> None:
+        request = pb.ReportRequest(member=self._member, kind=kind, detail=detail, collective=collective)  # type: ignore[arg-type]
+        with contextlib.suppress(grpc.RpcError):  # controller gone or epoch over: the watching thread finds out and says so
+            self._stub.Report(request, timeout=_CALL_TIMEOUT_S)
+
+    def _end(self, ended: EpochEnded) -> None:
+        with self._lock:
+            if self._over.is_set() or self._ended is not None:
+                return
+            self._ended = ended
+        self._over.set()
+        self._known.set()
+        self._on_ended(ended)
+
+    def _watch(self) -> None:
+        """Follow the events. A stream that breaks is opened once more: a controller that is there then says what happened."""
+        request = pb.MemberRequest(member=self._member)
+        for attempt in (1, 2):
+            with self._lock:
+                if self._over.is_set():
+                    return
+                self._stream = self._stub.Watch(request)
+            try:
+                for event in self._stream:
+                    self._handle(event)
+                problem = "its event stream ended without a reason"
+            except grpc.RpcError as error:
+                problem = _text(error)
+            except ValueError:  # grpcio's word for a channel that close() has closed meanwhile
+                return
+            if attempt == 1 and self._over.wait(_RETRY_S):
+                return
+        self._end(self._controller_lost(problem))
+
+    def _handle(self, event: pb.JobEvent) -> None:
+        kind = event.WhichOneof("event")
+        if kind == "describe":
+            self._report(pb.ReportRequest.DESCRIPTION, "", self._describe())
+        elif kind == "epoch_ended":
+            ended = event.epoch_ended
+            self._end(EpochEnded(ended.reason, pb.Cause.Name(ended.cause), tuple(ended.ranks)))
+
+    def _renew(self) -> None:
+        """Renew three times a lease. A controller that answers none of them is as good as dead, stream or no stream."""
+        request = pb.MemberRequest(member=self._member)
+        pause_s = self._lease_s / _LEASE_PART
+        answered = time.monotonic()
+        while not self._over.wait(pause_s):
+            try:
+                self._stub.Renew(request, timeout=pause_s)
+                answered = time.monotonic()
+            except grpc.RpcError as error:
+                if error.code() not in _NO_ANSWER:
+                    continue  # the epoch is over; the event stream brings the reason
+                if time.monotonic() - answered > self._lease_s:
+                    self._end(self._controller_lost(f"no lease renewal was answered for {self._lease_s:g} s"))
+            except ValueError:  # close() has closed the channel
+                return
+
+    def _controller_lost(self, problem: str) -> EpochEnded:
+        return EpochEnded(
+            f"lost the controller at {self.address} ({problem}); without it nobody watches over the job, so it ends here: "
+            "start the controller again and join anew",
+            "CONTROLLER_LOST",
+        )
+
+
+def _text(error: grpc.RpcError) -> str:
+    return f"{error.code().name}: {error.details()}"

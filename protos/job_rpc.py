@@ -1,0 +1,79 @@
+"""The job service as gRPC sees it: client stub, servicer base and registration, typed and independent of any grpcio release.
+
+By hand on purpose: what grpcio-tools generates insists on a grpcio at least as new as itself.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+
+from switchsum.protos import job_pb2 as pb
+
+_SERVICE = pb.DESCRIPTOR.services_by_name["JobService"].full_name
+_UNARY: dict[str, tuple[Any, Any]] = {
+    "Join": (pb.JoinRequest, pb.JoinReply),
+    "Renew": (pb.MemberRequest, pb.RenewReply),
+    "Report": (pb.ReportRequest, pb.ReportReply),
+    "Leave": (pb.MemberRequest, pb.LeaveReply),
+    "Inspect": (pb.InspectRequest, pb.InspectReply),
+}
+_STREAMS: dict[str, tuple[Any, Any]] = {"Watch": (pb.MemberRequest, pb.JobEvent)}
+
+
+class JobServiceStub:
+    """Calls of the service over `channel`. Each attribute is called with (request, timeout=seconds), as in grpcio."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        def unary(name: str) -> Any:
+            request, reply = _UNARY[name]
+            return channel.unary_unary(
+                f"/{_SERVICE}/{name}", request_serializer=request.SerializeToString, response_deserializer=reply.FromString
+            )
+
+        request, reply = _STREAMS["Watch"]
+        self.Join: Callable[..., pb.JoinReply] = unary("Join")
+        self.Renew: Callable[..., pb.RenewReply] = unary("Renew")
+        self.Report: Callable[..., pb.ReportReply] = unary("Report")
+        self.Leave: Callable[..., pb.LeaveReply] = unary("Leave")
+        self.Inspect: Callable[..., pb.InspectReply] = unary("Inspect")
+        self.Watch: Callable[..., Any] = channel.unary_stream(  # the call: an iterator of JobEvent with cancel()
+            f"/{_SERVICE}/Watch", request_serializer=request.SerializeToString, response_deserializer=reply.FromString
+        )
+
+
+class JobServicer:
+    """Base of the server's side; see job.proto for what each call promises."""
+
+    def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinReply:
+        raise NotImplementedError
+
+    def Watch(self, request: pb.MemberRequest, context: grpc.ServicerContext) -> Iterator[pb.JobEvent]:
+        raise NotImplementedError
+
+    def Renew(self, request: pb.MemberRequest, context: grpc.ServicerContext) -> pb.RenewReply:
+        raise NotImplementedError
+
+    def Report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportReply:
+        raise NotImplementedError
+
+    def Leave(self, request: pb.MemberRequest, context: grpc.ServicerContext) -> pb.LeaveReply:
+        raise NotImplementedError
+
+    def Inspect(self, request: pb.InspectRequest, context: grpc.ServicerContext) -> pb.InspectReply:
+        raise NotImplementedError
+
+
+def add_job_servicer(servicer: JobServicer, server: grpc.Server) -> None:
+    """Make `server` answer the job service's calls with `servicer`'s methods."""
+    handlers = {
+        name: make(
+            getattr(servicer, name), request_deserializer=request.FromString, response_serializer=reply.SerializeToString
+        )
+        for make, calls in (
+            (grpc.unary_unary_rpc_method_handler, _UNARY),
+            (grpc.unary_stream_rpc_method_handler, _STREAMS),
+        )
+        for name, (request, reply) in calls.items()
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
