@@ -10,7 +10,7 @@ from switchsum.softswitch.device import Device
 from switchsum.softswitch.p4runtime_server import P4RuntimeServer
 from switchsum.softswitch.udp_ports import UdpPorts
 
-# The defaults of p4src/protocol.yaml, which this package may not import; tests/softswitch/test_daemon.py compares them.
+# The defaults of p4src/protocol.yaml, which this package may not import; tests/softswitch/test_softswitch_daemon.py compares them.
 DEFAULT_SWITCH_IP = "10.83.0.1"
 DEFAULT_SERVICE_PORT = 0x5353
 
@@ -104,17 +104,9 @@ def run(switch: SoftSwitch, report: Callable[[str], None] = print) -> None:
 def ready_line(switch: SoftSwitch) -> str:
     """One line for people and scripts: where the controller and the workers find this switch."""
     ports = switch.port_addresses
-    where = [f"{number}={socket_text(address)}" for number, address in ports.items()]
-    numbers = list(ports)
-    spread = [address[1] - number for number, address in ports.items()]
-    hosts = {address[0] for address in ports.values()}
-    if len(hosts) == 1 and len(set(spread)) == 1 and numbers == list(range(numbers[0], numbers[-1] + 1)):
-        first, last = ports[numbers[0]], ports[numbers[-1]]
-        text = f"ports {numbers[0]}..{numbers[-1]} at {first[0]}:{first[1]}..{last[1]}"
+    (first, (host, lowest)), *_, (last, (_, highest)) = [*ports.items(), *ports.items()]
+    if ports == {number: (host, lowest - first + number) for number in range(first, last + 1)}:
+        text = f"ports {first}..{last} at {host}:{lowest}..{highest}"
     else:
-        text = f"ports {', '.join(where)}"
+        text = "ports " + ", ".join(f"{number}={host}:{port}" for number, (host, port) in ports.items())
     return f"switch ready: P4Runtime {switch.grpc_address}, {text}"
-
-
-def socket_text(address: tuple[str, int]) -> str:
-    return f"{address[0]}:{address[1]}"

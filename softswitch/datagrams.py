@@ -1,6 +1,6 @@
 """Batches of UDP datagrams in and out of frames, in machine code without the GIL (numba).
 
-`receive` waits for the ports' sockets and turns what they hold into Ethernet frames; `send` checks the frames that leave
+`Intake` waits for the ports' sockets and turns what they hold into Ethernet frames; `Outlet` checks the frames that leave
 and hands their payloads to the kernel. Both make the system calls themselves (recvmmsg, sendmmsg, poll), so that a batch
 costs a few calls and no Python object for each packet. Runs of datagrams of equal size travel as one message: UDP_GRO
 joins them on the way in, UDP_SEGMENT splits them on the way out.
@@ -12,8 +12,10 @@ The kernel's structures are written as int64 words. That is the layout of 64-bit
     pollfd   2 int32: descriptor, events | returned events << 16
 """
 
+import socket
 import struct
 import sys
+from collections.abc import Mapping
 from enum import IntEnum
 
 import numba as nb
@@ -34,7 +36,7 @@ FRAME_CAPACITY = BATCH_FRAMES + MESSAGES * MAX_SEGMENTS
 BUFFER_BYTES = BATCH_BYTES + MESSAGES * (MESSAGE_BYTES + MAX_SEGMENTS * HEADER_BYTES)
 PORT_NUMBERS = 512  # v1model's ports have nine bits
 
-WOKEN = -1  # `receive` was woken up to end
+WOKEN = -1  # `Intake.receive` was woken up to end
 
 _POLLIN = 1
 _MSG_DONTWAIT = 0x40
@@ -89,25 +91,6 @@ _errno_location = nb.types.ExternalFunction("__errno_location", nb.types.CPointe
 _BYTES = nb.uint8[::1]
 _WORDS = nb.int64[::1]
 _INTS = nb.int32[::1]
-
-
-class Ring:
-    """Memory for the messages of one recvmmsg: headers, addresses, ancillary data and the datagrams themselves."""
-
-    def __init__(self) -> None:
-        self.datagrams: npt.NDArray[np.uint8] = np.zeros(MESSAGES * MESSAGE_BYTES, np.uint8)
-        self.names: npt.NDArray[np.uint8] = np.zeros(MESSAGES * 16, np.uint8)
-        self.controls: npt.NDArray[np.int64] = np.zeros(MESSAGES * 3, np.int64)
-        self.headers: npt.NDArray[np.int64] = np.zeros(MESSAGES * 8, np.int64)
-        self._vectors: npt.NDArray[np.int64] = np.zeros(MESSAGES * 2, np.int64)
-        for index in range(MESSAGES):
-            self._vectors[2 * index] = self.datagrams.ctypes.data + index * MESSAGE_BYTES
-            self._vectors[2 * index + 1] = MESSAGE_BYTES
-            header = self.headers[8 * index :]
-            header[0] = self.names.ctypes.data + 16 * index
-            header[2] = self._vectors.ctypes.data + 16 * index
-            header[3] = 1
-            header[4] = self.controls.ctypes.data + _CMSG_BYTES * index
 
 
 @nb.njit(nb.int64(_BYTES, nb.int64), cache=True, nogil=True)
@@ -165,10 +148,10 @@ def _put_header(frame, at, name, name_at, payload, switch_ip, service_port):  # 
     nb.int64(
         nb.int32[:, ::1],  # polls
         _INTS,  # numbers
-        _BYTES,  # ring.datagrams
-        _BYTES,  # ring.names
-        _WORDS,  # ring.controls
-        _WORDS,  # ring.headers
+        _BYTES,  # datagrams
+        _BYTES,  # names
+        _WORDS,  # controls
+        _WORDS,  # headers
         _BYTES,  # buffer
         _INTS,  # ports
         _WORDS,  # offsets
@@ -180,14 +163,13 @@ def _put_header(frame, at, name, name_at, payload, switch_ip, service_port):  # 
     cache=True,
     nogil=True,
 )
-def receive(  # type: ignore[no-untyped-def]
+def _receive(  # type: ignore[no-untyped-def]
     polls, numbers, datagrams, names, controls, headers, buffer, ports, offsets, lengths, switch_ip, service_port, counts
 ):
     """Wait until a socket has something, then write a batch of frames; returns their number, or WOKEN.
 
     polls: pollfd of each port's socket, in the order of `numbers` (port numbers), and last the one that wakes us up.
-    buffer[BUFFER_BYTES], ports, offsets, lengths[FRAME_CAPACITY]: the batch as the dataplane wants it.
-    counts: indexed by Count.
+    datagrams, names, controls, headers: memory of the messages of one recvmmsg. The rest as in Intake.
     """
     for index in range(len(polls)):
         polls[index, 1] = _POLLIN
@@ -297,7 +279,7 @@ def _verdict(buffer, at, length, port, descriptors):  # type: ignore[no-untyped-
     cache=True,
     nogil=True,
 )
-def send(ports, offsets, lengths, buffer, descriptors, offload, counts):  # type: ignore[no-untyped-def]
+def _send(ports, offsets, lengths, buffer, descriptors, offload, counts):  # type: ignore[no-untyped-def]
     """Send the payloads of the frames buffer[offsets[i]:][:lengths[i]] from the sockets of ports[i].
 
     descriptors[PORT_NUMBERS]: the socket of each port, -1 where there is none. offload[1]: whether to use UDP_SEGMENT;
@@ -422,3 +404,88 @@ def send(ports, offsets, lengths, buffer, descriptors, offload, counts):  # type
         else:
             counts[_SEND_ERRORS] += run
         message += 1
+
+
+class Intake:
+    """The receiving side of all ports, and the batch that it writes.
+
+    After `receive` returned n: frame i < n came in on ports[i] and is buffer[offsets[i]:][:lengths[i]].
+    """
+
+    def __init__(
+        self,
+        sockets: Mapping[int, socket.socket],
+        wake: socket.socket,
+        switch_ip: bytes,
+        service_port: int,
+        counts: npt.NDArray[np.int64],
+    ) -> None:
+        """`sockets` by port number; `wake`: a socket that gets something to read when `receive` shall return WOKEN.
+        `switch_ip` (4 bytes) and `service_port` are the destination in the headers. `counts`: see Count."""
+        self.buffer: npt.NDArray[np.uint8] = np.zeros(BUFFER_BYTES, np.uint8)
+        self.ports: npt.NDArray[np.int32] = np.zeros(FRAME_CAPACITY, np.int32)
+        self.offsets: npt.NDArray[np.int64] = np.zeros(FRAME_CAPACITY, np.int64)
+        self.lengths: npt.NDArray[np.int32] = np.zeros(FRAME_CAPACITY, np.int32)
+        datagrams = np.zeros(MESSAGES * MESSAGE_BYTES, np.uint8)
+        names = np.zeros(MESSAGES * 16, np.uint8)
+        controls = np.zeros(MESSAGES * 3, np.int64)
+        headers = np.zeros(MESSAGES * 8, np.int64)
+        self._vectors = np.zeros(MESSAGES * 2, np.int64)  # the kernel follows the headers here
+        for index in range(MESSAGES):
+            self._vectors[2 * index] = datagrams.ctypes.data + index * MESSAGE_BYTES
+            self._vectors[2 * index + 1] = MESSAGE_BYTES
+            headers[8 * index] = names.ctypes.data + 16 * index
+            headers[8 * index + 2] = self._vectors.ctypes.data + 16 * index
+            headers[8 * index + 3] = 1
+            headers[8 * index + 4] = controls.ctypes.data + _CMSG_BYTES * index
+        polls = np.zeros((len(sockets) + 1, 2), np.int32)
+        polls[:, 0] = [opened.fileno() for opened in (*sockets.values(), wake)]
+        self._arguments = (
+            polls,
+            np.array(list(sockets), np.int32),
+            datagrams,
+            names,
+            controls,
+            headers,
+            self.buffer,
+            self.ports,
+            self.offsets,
+            self.lengths,
+            np.frombuffer(switch_ip, np.uint8).copy(),
+            service_port,
+            counts,
+        )
+
+    def receive(self) -> int:
+        """Wait for datagrams and write a batch; returns its number of frames (0 after a signal) or WOKEN."""
+        return int(_receive(*self._arguments))
+
+
+class Outlet:
+    """The sending side of all ports."""
+
+    def __init__(self, sockets: Mapping[int, socket.socket], counts: npt.NDArray[np.int64], *, offload: bool = True) -> None:
+        """`sockets` by port number; `counts`: see Count; `offload`: use UDP_SEGMENT as long as the kernel takes it."""
+        self._descriptors = np.full(PORT_NUMBERS, -1, np.int32)
+        for number, opened in sockets.items():
+            self._descriptors[number] = opened.fileno()
+        self._counts = counts
+        self._offload = np.full(1, offload, np.int32)
+
+    def send(
+        self,
+        ports: npt.NDArray[np.int32],
+        offsets: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int32],
+        buffer: npt.NDArray[np.uint8],
+    ) -> None:
+        """Send the payloads of the frames buffer[offsets[i]:][:lengths[i]], each from the socket of its ports[i]."""
+        _send(
+            np.ascontiguousarray(ports, np.int32),
+            np.ascontiguousarray(offsets, np.int64),
+            np.ascontiguousarray(lengths, np.int32),
+            buffer,
+            self._descriptors,
+            self._offload,
+            self._counts,
+        )

@@ -65,9 +65,12 @@ class P4RuntimeServer:
     """Serves one device. `address` is the bound "host:port" after construction; clients are answered after start()."""
 
     def __init__(self, device: Device, address: str = "127.0.0.1:0", device_id: int = 1) -> None:
-        """Bind `address` (port 0: any free one). Raises OSError if that fails, ValueError for device id 0."""
-        if device_id <= 0:
+        """Bind `address` (port 0: any free one). Raises OSError if that fails, ValueError for a bad address or id."""
+        if not 0 < device_id < 1 << 64:
             raise ValueError(f"device id {device_id}: P4Runtime reserves 0 for unset; choose 1 or more")
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit() or int(port) > 65535:
+            raise ValueError(f"P4Runtime address {address!r}: give host:port, for instance 127.0.0.1:9559")
         self._pool = ThreadPoolExecutor(MAX_STREAMS + _UNARY_THREADS, thread_name_prefix="p4runtime")
         self._server = grpc.server(
             self._pool,
@@ -81,13 +84,12 @@ class P4RuntimeServer:
         servicer = _Servicer(device, device_id)
         p4runtime_pb2_grpc.add_P4RuntimeServicer_to_server(servicer, self._server)
         self._servicer = servicer
-        host = address.rpartition(":")[0]
         try:
-            port = self._server.add_insecure_port(address)
+            bound = self._server.add_insecure_port(address)
         except RuntimeError as error:
             self._pool.shutdown()
             raise OSError(f"P4Runtime server: cannot bind {address}; is another switch there? ({error})") from None
-        self.address = f"{host}:{port}"
+        self.address = f"{host}:{bound}"
 
     def start(self) -> None:
         self._server.start()

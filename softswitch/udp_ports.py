@@ -12,8 +12,8 @@ and a frame that leaves the dataplane on port p goes, as its UDP payload, from t
 and UDP destination port. The port learns nothing: what is no sound IPv4/UDP frame for 127.0.0.0/8 is counted by reason and
 dropped, as a host's network stack would.
 
-One thread serves all ports: `datagrams.receive`, one call into the compiled program, `datagrams.send`. All three release
-the GIL.
+One thread serves all ports: `Intake.receive`, one call into the compiled program, `Outlet.send`. All three release the
+GIL.
 """
 
 import contextlib
@@ -85,7 +85,7 @@ class UdpPorts:
             if not 0 <= number < _DROP_PORT:
                 raise ValueError(f"port {number}: v1model's ports are 0 to {_DROP_PORT - 1}; {_DROP_PORT} means drop")
         try:
-            self._switch_ip: _Bytes = np.frombuffer(socket.inet_aton(switch_ip), np.uint8).copy()
+            self._switch_ip = socket.inet_aton(switch_ip)
         except OSError:
             raise ValueError(f"switch address {switch_ip!r} is not an IPv4 address like 10.83.0.1") from None
         if not 0 < service_port < 65536:
@@ -105,7 +105,7 @@ class UdpPorts:
         }
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._counts: _Longs = np.zeros(len(Count), np.int64)
-        self._offload: _Ints = np.full(1, offload, np.int32)
+        self._offload = offload
         self._thread = threading.Thread(target=self._serve, name="udp-ports", daemon=True)
 
     @property
@@ -127,22 +127,9 @@ class UdpPorts:
 
     def _serve(self) -> None:
         started_ns = time.monotonic_ns()
-        numbers = np.array(list(self._sockets), np.int32)
-        descriptors = np.full(datagrams.PORT_NUMBERS, -1, np.int32)
-        polls = np.zeros((len(numbers) + 1, 2), np.int32)
-        for index, (number, opened) in enumerate(self._sockets.items()):
-            descriptors[number] = polls[index, 0] = opened.fileno()
-        polls[-1, 0] = self._wake_reader.fileno()
-        ring = datagrams.Ring()
-        buffer = np.zeros(datagrams.BUFFER_BYTES, np.uint8)
-        ports = np.zeros(datagrams.FRAME_CAPACITY, np.int32)
-        offsets = np.zeros(datagrams.FRAME_CAPACITY, np.int64)
-        lengths = np.zeros(datagrams.FRAME_CAPACITY, np.int32)
-        memory = (ring.datagrams, ring.names, ring.controls, ring.headers, buffer, ports, offsets, lengths)
-        while True:
-            count = datagrams.receive(polls, numbers, *memory, self._switch_ip, self._service_port, self._counts)
-            if count == datagrams.WOKEN:
-                return
+        intake = datagrams.Intake(self._sockets, self._wake_reader, self._switch_ip, self._service_port, self._counts)
+        outlet = datagrams.Outlet(self._sockets, self._counts, offload=self._offload)
+        while (count := intake.receive()) != datagrams.WOKEN:
             if not count:
                 continue
             dataplane = self._provider()
@@ -151,8 +138,10 @@ class UdpPorts:
                 continue
             now_us = (time.monotonic_ns() - started_ns) // 1000
             try:
-                out = dataplane.process_batch(ports[:count], offsets[:count], lengths[:count], buffer, now_us)
-                datagrams.send(out.ports, out.offsets, out.lengths, out.buffer, descriptors, self._offload, self._counts)
+                out = dataplane.process_batch(
+                    intake.ports[:count], intake.offsets[:count], intake.lengths[:count], intake.buffer, now_us
+                )
+                outlet.send(out.ports, out.offsets, out.lengths, out.buffer)
             except Exception:  # a packet must never end the thread: whoever sent it could switch the switch off
                 self._counts[Count.INTERNAL_ERRORS] += 1
                 _log.exception("a batch of packets was lost")

@@ -1,5 +1,6 @@
 """A P4Runtime client without any library in between, so that a test sees exactly what the server answers."""
 
+import json
 import queue
 import threading
 from collections.abc import Iterator
@@ -25,6 +26,11 @@ def p4info(name: str = "entries") -> p4info_pb2.P4Info:
 
 def device_config(name: str = "entries") -> bytes:
     return (FOLDER / f"{name}.json").read_bytes()
+
+
+def later_build() -> bytes:
+    """The same program, but not the same bytes: what a reconciling switch takes for a new version."""
+    return json.dumps(json.loads(device_config()) | {"program": "a later build"}).encode()
 
 
 class Stream:

@@ -12,7 +12,7 @@ import pytest
 from p4.config.v1 import p4info_pb2
 
 from switchsum.softswitch.daemon import SoftSwitch
-from tests.p4runtime.raw_client import Client, Get, Names, Set, Update, device_config, p4info, update
+from tests.p4runtime.raw_client import Client, Get, Names, Set, Update, device_config, later_build, p4info, update
 
 REFLECT_1 = b"\x01"
 
@@ -155,8 +155,7 @@ def test_reconciling_another_program_carries_entries_counters_groups_and_session
         {"packet_replication_engine_entry": {}},
     )
     state = [primary.read(**request) for request in requests]
-    newer = edited_config(lambda document: document.__setitem__("program", "a later build"))
-    primary.set_pipeline(Set.RECONCILE_AND_COMMIT, device_config=newer)
+    primary.set_pipeline(Set.RECONCILE_AND_COMMIT, device_config=later_build())
     assert switch.dataplane is not before
     assert [primary.read(**request) for request in requests] == state
     assert any(entry.metadata == b"note" for entry in state[0])
