@@ -39,6 +39,9 @@ from switchsum.softswitch.program import (
 MAX_BITS = 1 << 17  # of an intermediate value; LLVM's own limit is 2^23, its patience is not
 
 
+OWN_DIVISION_BITS = 192
+
+
 @dataclass(frozen=True)
 class Interval:
     """All integers from lo to hi."""
@@ -388,8 +391,9 @@ class Expressions:
         b = self.frame.b
         left, right = self.exact(_operand(expr.left)), self.exact(_operand(expr.right))
         bits = max(left.value.type.width, right.value.type.width)
-        if bits > 128:
-            raise Unsupported(f"{expr.op} in {bits} bits; division is implemented for at most 128")
+        if bits > 64:
+            # LLVM calls libgcc for 128 bits, which need not be there; for more it makes the code itself.
+            bits = max(bits, OWN_DIVISION_BITS)
         kind = ir.IntType(bits)
         numerator, divisor = self._convert(left, bits), self._convert(right, bits)
         zero = ir.Constant(kind, 0)
