@@ -27,7 +27,7 @@ from switchsum.demo.worker import WorkerTask
 START_PATIENCE_S = 60.0
 START_PATIENCE_PER_WORKER_S = 10.0
 IMAGES_FILE = "images.npz"
-_MARGIN_S = 10.0  # a worker's own timeout must strike first: its error says more than our "nothing was heard"
+_MARGIN_S = 20.0  # a worker's own timeout must strike first: its error says more than our "nothing was heard"
 
 
 class DemoError(Exception):
@@ -96,8 +96,7 @@ def train(
         elif notice.kind == "step":
             if notice.child is workers[0]:
                 step = notice.values
-                rate = (step["epoch"] * step["steps"] + step["step"] + 1) / step["seconds"]
-                progress.step(step["epoch"], step["step"], step["steps"], step["loss"], rate)
+                progress.step(step["epoch"], step["step"], step["steps"], step["loss"], step["steps_per_second"])
         elif notice.kind == "done":
             done[notice.child] = notice.values
         elif notice.kind == "error":
@@ -171,7 +170,7 @@ def _summary(options: DemoOptions, done: list[Mapping[str, Any]], weights_path: 
         weights=np.load(weights_path),
         weights_sha256=frozenset(values["weights_sha256"] for values in done),
         steps=rank0["steps"],
-        seconds=max(values["seconds"] for values in done),
+        steps_per_second=min(values["timed_steps"] / values["seconds"] for values in done),
         bytes_sent=over_workers("bytes_sent") / worker_steps,
         bytes_received=over_workers("bytes_received") / worker_steps,
         checked_elements=sum(values["checked_elements"] for values in done),

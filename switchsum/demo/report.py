@@ -24,7 +24,7 @@ class Training:
     weights: npt.NDArray[np.float32]  # [parameters], rank 0's
     weights_sha256: frozenset[str]  # over all ranks: one member if they agree
     steps: int
-    seconds: float  # in those steps, of the slowest rank, without the checks
+    steps_per_second: float  # of the slowest rank, without the first step and without the checks
     bytes_sent: float  # per worker and step
     bytes_received: float
     checked_elements: int = 0  # over all ranks
@@ -85,7 +85,7 @@ def show(console: Console, switch: Training, gloo: Training, counts: SwitchCount
     table.add_row("test accuracy", *(f"{100 * t.accuracy:.1f} %" for t in both))
     table.add_row("test loss", *(f"{t.test_loss:.4f}" for t in both))
     table.add_row("ranks end with identical weights", *("yes" if len(t.weights_sha256) == 1 else "NO" for t in both))
-    table.add_row("steps per second", *(f"{t.steps / t.seconds:.1f}" for t in both), end_section=True)
+    table.add_row("steps per second", *(f"{t.steps_per_second:.1f}" for t in both), end_section=True)
 
     table.add_row("bytes sent per worker and step", *(f"{t.bytes_sent:,.0f}" for t in both))
     table.add_row("bytes received per worker and step", *(f"{t.bytes_received:,.0f}" for t in both))

@@ -80,6 +80,7 @@ def train(task: WorkerTask, events: EventWriter) -> None:
 
     before = _traffic(task)
     seconds = 0.0
+    timed_steps = -1  # the very first step loads compiled code and opens connections: it warms up, untimed
     for epoch in range(task.epochs):
         for step, (images, labels) in enumerate(digits.batches(data, task.seed, epoch, rank, world_size)):
             dist.barrier(group=plain_group)  # so that nobody's check of the last step is counted in this one
@@ -88,10 +89,13 @@ def train(task: WorkerTask, events: EventWriter) -> None:
             loss = torch.nn.functional.cross_entropy(model(images), labels)
             loss.backward()
             optimizer.step()
-            seconds += time.perf_counter() - started
+            timed_steps += 1
+            if timed_steps > 0:
+                seconds += time.perf_counter() - started
             decay.step()
             checker.check()
-            events.send("step", epoch=epoch, step=step, steps=steps, loss=loss.item(), seconds=seconds)
+            rate = timed_steps / seconds if timed_steps > 0 else 0.0
+            events.send("step", epoch=epoch, step=step, steps=steps, loss=loss.item(), steps_per_second=rate)
     after = _traffic(task)
 
     accuracy, test_loss = digits.evaluate(network, data)
@@ -103,6 +107,7 @@ def train(task: WorkerTask, events: EventWriter) -> None:
     events.send(
         "done",
         steps=steps * task.epochs,
+        timed_steps=timed_steps,
         seconds=seconds,
         accuracy=accuracy,
         test_loss=test_loss,

@@ -75,19 +75,19 @@ def hear_until(family: Family, kind: str) -> list[Notice]:
     return heard
 
 
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that ended and only waits to be collected does not."""
+def state_of(pid: int) -> str:
+    """The kernel's letter for what a process does: "T" is stopped; "" for one that is gone or only waits to be collected."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
+        return ""
+    return status.rpartition(")")[2].split()[0].removeprefix("Z")
 
 
-def wait_for_death(pid: int) -> None:
+def wait_for_state(pid: int, state: str) -> None:
     deadline = time.monotonic() + LIMIT_S
-    while is_alive(pid):
-        assert time.monotonic() < deadline, f"process {pid} is still there"
+    while state_of(pid) != state:
+        assert time.monotonic() < deadline, f"process {pid} is in state {state_of(pid)!r}, not {state!r}"
         time.sleep(0.01)
 
 
@@ -127,7 +127,8 @@ def test_leaving_ends_all_even_one_that_is_stopped(environment: Mapping[str, str
         children = [start(family, "sleeps", environment) for _ in range(2)]
         for _ in children:
             hear_until(family, "pid")
-        os.kill(children[0].process.pid, signal.SIGSTOP)  # SIGTERM cannot end it now
+        os.kill(children[0].process.pid, signal.SIGSTOP)
+        wait_for_state(children[0].process.pid, "T")  # from now on SIGTERM cannot end it
     assert [child.process.returncode for child in children] == [-signal.SIGKILL, -signal.SIGTERM]
 
 
@@ -153,7 +154,7 @@ def test_children_die_with_a_parent_that_is_killed(environment: Mapping[str, str
     with parent:
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         assert len(pids) == 2
-        assert all(map(is_alive, pids))
+        assert all(map(state_of, pids))
         parent.kill()
     for pid in pids:
-        wait_for_death(pid)
+        wait_for_state(pid, "")
