@@ -399,9 +399,14 @@ class Registry:
         job = self._member_jobs.get(key)
         return None if job is None else (job, _member(job, key))
 
+    def _admitted(self, key: str) -> tuple[Job, Member] | None:
+        """Like job_of, for members that have been told that they are in."""
+        found = self.job_of(key)
+        return found if found is not None and found[0].state is State.RUNNING else None
+
     def renew(self, key: str, now: float) -> bool:
         """Keep a member's lease; False if its epoch is over."""
-        found = self.job_of(key)
+        found = self._admitted(key)
         if found is None:
             return False
         found[1].lease_until = now + self._lease_s
@@ -423,12 +428,17 @@ class Registry:
     def lose(self, key: str, how: str) -> None:
         """A member is gone ("rank 3 (host b, pid 7) {how}"): the epoch ends for all others. Nothing if it had left."""
         found = self.job_of(key)
-        if found is not None and not found[1].left:
-            self._lose([found[1]], found[0], how)
+        if found is None or found[1].left:
+            return
+        job, member = found
+        if job.state is State.FORMING:
+            self.withdraw(key)
+        else:
+            self._lose([member], job, how)
 
     def report_mismatch(self, key: str, collective: str, now: float) -> None:
         """A member saw ranks disagree: ask the others what they are doing, and end the epoch with all accounts."""
-        found = self.job_of(key)
+        found = self._admitted(key)
         if found is None:
             return
         job, reporter = found
@@ -442,14 +452,14 @@ class Registry:
 
     def describe(self, key: str, collective: str, now: float) -> None:
         """A member's answer to AskDescription."""
-        found = self.job_of(key)
+        found = self._admitted(key)
         if found is not None:
             found[1].collective = collective
             self._judge(found[0], now)
 
     def report_failure(self, key: str, detail: str, cause: Cause) -> None:
         """A member cannot go on (`cause`: FAILED, or SWITCH_LOST if it hears nothing from the switch)."""
-        found = self.job_of(key)
+        found = self._admitted(key)
         if found is not None:
             job, member = found
             self._end(job, Ended(cause, f"{member.application} cannot go on: {detail}", (member.application.rank,)))

@@ -81,11 +81,17 @@ def _read(path: Path) -> bytes:
 def _check_manifest(folder: Path, files: dict[str, bytes]) -> None:
     path = folder / "manifest.json"
     try:
-        recorded: dict[str, str] = json.loads(_read(path))["outputs"]
+        manifest = json.loads(_read(path))
+        wire_version, recorded = int(manifest["wire_version"]), dict(manifest["outputs"])
     except (ValueError, KeyError, TypeError):
         raise WrongProgram(f"{path} is not a manifest of `make p4`; {_REMEDY}") from None
+    if wire_version != WIRE_VERSION:
+        raise WrongProgram(
+            f"the compiled switch program in {folder} speaks wire version {wire_version:#x}, this release speaks "
+            f"{WIRE_VERSION:#x}; {_REMEDY}"
+        )
     for name, content in files.items():
-        if recorded.get(name) != hashlib.sha256(content).hexdigest():
+        if recorded.get(f"build/{name}") != hashlib.sha256(content).hexdigest():
             raise WrongProgram(f"{folder / name} is not the file that manifest.json records; {_REMEDY}")
 
 
@@ -116,7 +122,7 @@ def _check_json(content: bytes, path: Path, elements: int) -> None:
     theirs = [field for field in types.get("switchsum_t", []) if not field[0].startswith("_padding")]
     if theirs != ours:
         raise WrongProgram(
-            f"{path} was compiled for another header than wire version {WIRE_VERSION:#x} of the hosts "
+            f"{path} was compiled for another header than that of wire version {WIRE_VERSION:#x} "
             f"(program: {theirs}, hosts: {ours}); {_REMEDY}"
         )
     lanes = sum(bits for _, bits in types.get("values_t", [])) // 32
