@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from switchsum.softswitch.frame import I1, I32, I64, Frame, Value
+from switchsum.softswitch.frame import I1, I32, I64, Frame, Unit, Value
 from switchsum.softswitch.layout import Slot, container_bits
 from switchsum.softswitch.program import (
     BOOL_OPERATORS,
@@ -37,9 +37,6 @@ from switchsum.softswitch.program import (
 )
 
 MAX_BITS = 1 << 17  # of an intermediate value; LLVM's own limit is 2^23, its patience is not
-
-
-OWN_DIVISION_BITS = 192
 
 
 @dataclass(frozen=True)
@@ -391,15 +388,16 @@ class Expressions:
         b = self.frame.b
         left, right = self.exact(_operand(expr.left)), self.exact(_operand(expr.right))
         bits = max(left.value.type.width, right.value.type.width)
-        if bits > 64:
-            # LLVM calls libgcc for 128 bits, which need not be there; for more it makes the code itself.
-            bits = max(bits, OWN_DIVISION_BITS)
         kind = ir.IntType(bits)
         numerator, divisor = self._convert(left, bits), self._convert(right, bits)
         zero = ir.Constant(kind, 0)
         by_zero = b.icmp_unsigned("==", divisor, zero)
         safe = b.select(by_zero, ir.Constant(kind, 1), divisor)
-        result = b.udiv(numerator, safe) if expr.op == "/" else b.urem(numerator, safe)
+        if bits <= 64:
+            result = b.udiv(numerator, safe) if expr.op == "/" else b.urem(numerator, safe)
+        else:
+            # LLVM would call libgcc for 128 bits, which need not be there, and finds ways to use 128 for more.
+            result = b.call(division_function(self.frame.unit, expr.op, bits), [numerator, safe])
         return Int(b.select(by_zero, zero, result), bounds)
 
     def _saturate(self, expr: Op, bounds: Interval) -> Int:
@@ -584,3 +582,39 @@ def _natural(interval: Interval) -> int:
     """A comfortable integer size for the interval: machine sizes for small ones."""
     bits = interval.bits
     return container_bits(bits) if bits <= 64 else bits
+
+
+def division_function(unit: Unit, op: str, bits: int) -> ir.Function:
+    """iN (iN, iN): quotient or remainder of unsigned numbers of any size, bit by bit; the divisor is not 0."""
+    name = f"{'quotient' if op == '/' else 'remainder'}.{bits}"
+    if name in unit.functions:
+        return unit.functions[name]
+    kind = ir.IntType(bits)
+    function = unit.define(name, kind, [kind, kind])
+    function.attributes.add("noinline")
+    numerator, divisor = function.args
+    b = ir.IRBuilder(function.append_basic_block("entry"))
+    before = b.block
+    loop, done = b.append_basic_block("bit"), b.append_basic_block("done")
+    b.branch(loop)
+    b.position_at_end(loop)
+    # The numerator moves out at the top into `rest`, the quotient moves in at the bottom; `rest` has a bit more, for the carry.
+    wider = ir.IntType(bits + 1)
+    left, moving, rest = b.phi(I32), b.phi(kind), b.phi(wider)
+    left.add_incoming(I32(bits), before)
+    moving.add_incoming(numerator, before)
+    rest.add_incoming(ir.Constant(wider, 0), before)
+    top = b.zext(b.lshr(moving, ir.Constant(kind, bits - 1)), wider)
+    shifted = b.or_(b.shl(rest, ir.Constant(wider, 1)), top)
+    wide_divisor = b.zext(divisor, wider)
+    fits = b.icmp_unsigned(">=", shifted, wide_divisor)
+    remainder = b.select(fits, b.sub(shifted, wide_divisor), shifted)
+    quotient = b.or_(b.shl(moving, ir.Constant(kind, 1)), b.zext(fits, kind))
+    fewer = b.sub(left, I32(1))
+    left.add_incoming(fewer, loop)
+    moving.add_incoming(quotient, loop)
+    rest.add_incoming(remainder, loop)
+    b.cbranch(b.icmp_unsigned("==", fewer, I32(0)), done, loop)
+    b.position_at_end(done)
+    b.ret(quotient if op == "/" else b.trunc(remainder, kind))
+    return function

@@ -51,6 +51,7 @@ control I(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t 
 }
 control E(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t sm) {
     apply {
+        bool again = false;
         if (hdr.h.op == 4 && sm.instance_type == 0) {
             meta.kept = 0x1234;
             hdr.h.hops = 8;
@@ -60,12 +61,14 @@ control E(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t 
             if (hdr.h.hops > 0) {
                 hdr.h.hops = hdr.h.hops - 1;
                 recirculate_preserving_field_list(1);
+                again = true;
                 meta.kept = meta.kept + 1;
             }
         } else if (hdr.h.op == 7) {
             truncate((bit<32>) hdr.h.argument);
         } else if (hdr.h.op == 9) {
             recirculate_preserving_field_list(2);
+            again = true;
         } else if (hdr.h.op == 10) {
             mark_to_drop(sm);
         } else if (hdr.h.op == 12) {
@@ -76,7 +79,7 @@ control E(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t 
         } else if (hdr.h.op == 2) {
             hdr.h.hops = hdr.h.hops + 1;
         }
-        if (hdr.h.op != 6 || hdr.h.hops == 0) {
+        if (!again) {
             hdr.trace.setValid();
             hdr.trace.stage = 1;
             hdr.trace.instance_type = (bit<8>) sm.instance_type;
