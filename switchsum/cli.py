@@ -186,6 +186,8 @@ def main() -> None:
     except CommandFailed as error:
         _stop(str(error), EXIT_FAILED)
     except (KeyboardInterrupt, Abort):
+        status = EXIT_INTERRUPTED
+    if status == EXIT_INTERRUPTED:  # also what typer makes of a KeyboardInterrupt inside a command
         _stop("interrupted; everything that was started has been stopped", EXIT_INTERRUPTED)
     sys.exit(status or 0)
 

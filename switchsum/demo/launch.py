@@ -52,7 +52,7 @@ def run(options: DemoOptions, console: Console, errors: Console, verbose: bool =
     ):
         with TrainingProgress(console, options.epochs) as progress:
             progress.begin("switchsum", "starting switch and controller")
-            rack = Rack(family, options)
+            rack = Rack(family, options, log_level="INFO" if verbose else "WARNING")
             images.save(Path(folder) / IMAGES_FILE, options.seed)
             through_switch = train("switchsum", options, family, progress, Path(folder), rack.environment)
             counts = rack.counts()

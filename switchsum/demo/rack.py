@@ -30,9 +30,10 @@ class RackError(Exception):
 class Rack:
     """A running switch and controller, ready for one job. Raises RackError if either does not come up."""
 
-    def __init__(self, family: Family, options: DemoOptions) -> None:
+    def __init__(self, family: Family, options: DemoOptions, log_level: str) -> None:
         self._family = family
         self._timeout_s = options.timeout_s
+        self._log_level = log_level
         self._children: list[Child] = []
         switch = self._start("switch", {"ports": options.workers, "seed": options.seed})
         controller = self._start(
@@ -74,8 +75,10 @@ class Rack:
             self._family.end([child])
 
     def _start(self, role: str, settings: dict[str, Any]) -> Mapping[str, Any]:
+        common = {"parent_pid": os.getpid(), "log_level": self._log_level}
+
         def arguments(events_fd: int) -> list[str]:
-            return [role, json.dumps({**settings, "events_fd": events_fd, "parent_pid": os.getpid()})]
+            return [role, json.dumps({**settings, **common, "events_fd": events_fd})]
 
         child = self._family.start(role, "switchsum.demo.rack", arguments, {})
         self._children.append(child)
@@ -130,7 +133,7 @@ def main(arguments: list[str]) -> int:
     die_with_parent(settings["parent_pid"])
     # Blocked before any thread starts, so that all threads inherit it and sigwait() is the one that gets it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=settings["log_level"], format="%(levelname)s %(name)s: %(message)s")
     events = EventWriter(settings["events_fd"])
     try:
         {"switch": _serve_switch, "controller": _serve_controller}[role](settings, events)
