@@ -101,6 +101,18 @@ def parse_hex(text: str) -> int:
     return int(text, 16)
 
 
+def text(value: object) -> str:
+    """A name. Raises TypeError if it is something else."""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} where a name belongs")
+    return value
+
+
+def optional_text(value: object) -> str | None:
+    """A name or null."""
+    return None if value is None else text(value)
+
+
 def location(item: Json) -> str:
     info = item.get("source_info")
     if not isinstance(info, dict):
@@ -137,6 +149,15 @@ class Reader:
             raise UnsupportedProgram(self.source, self.problems)
 
     def read(self) -> Program:
+        try:
+            return self._read()
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, UnsupportedProgram):
+                raise
+            problem = f"not what BMv2's JSON format allows ({type(error).__name__}: {error}); recompile with p4c-bm2-ss"
+            raise UnsupportedProgram(self.source, [*self.problems, problem]) from error
+
+    def _read(self) -> Program:
         document = self.document
         version = document.get("__meta__", {}).get("version") if isinstance(document.get("__meta__"), dict) else None
         if not (isinstance(version, list) and version and version[0] == SUPPORTED_MAJOR_VERSION):
@@ -150,8 +171,10 @@ class Reader:
                 self.problems.append(f"the list {key!r} is missing: not a BMv2 program; compile with p4c-bm2-ss")
         self.fail_if_any()
         self._refuse_whole_features()
+        known = len(self.problems)
         self._read_headers()
-        self.fail_if_any()  # nothing below can be named when headers are unknown
+        if len(self.problems) > known:
+            self.fail_if_any()  # nothing below can be named when headers are unknown
         registers, counters = self._read_arrays()
         calculations = self._read_calculations()
         self._read_actions(registers, counters, calculations)
@@ -208,27 +231,27 @@ class Reader:
         types: dict[str, HeaderType] = {}
         for item in self.document["header_types"]:
             with self.construct(f"header type {item.get('name', '?')!r}"):
-                types[item["name"]] = self._header_type(item)
+                types[text(item["name"])] = self._header_type(item)
         for item in self.document["headers"]:
             with self.construct(f"header {item.get('name', '?')!r}"):
                 kind = types[item["header_type"]]
                 metadata = bool(item.get("metadata", False))
                 if not metadata and kind.fixed_bits % 8:
                     raise Unsupported(f"{kind.fixed_bits} bits are not whole bytes; pad the header to a multiple of 8")
-                self.headers[item["name"]] = Header(item["name"], int(item["id"]), kind, metadata)
+                self.headers[text(item["name"])] = Header(text(item["name"]), int(item["id"]), kind, metadata)
         by_id = {header.id: header.name for header in self.headers.values()}
         for item in self.document.get("header_stacks") or []:
             with self.construct(f"header stack {item.get('name', '?')!r}"):
                 members = tuple(by_id[i] for i in item["header_ids"])
                 if not members:
                     raise Unsupported("the stack has no members; give it a size of at least 1")
-                self.stacks[item["name"]] = HeaderStack(item["name"], types[item["header_type"]], members)
+                self.stacks[text(item["name"])] = HeaderStack(text(item["name"]), types[item["header_type"]], members)
 
     def _header_type(self, item: Json) -> HeaderType:
         fields: list[Field] = []
         fixed = 0
         for entry in item["fields"]:
-            name, width = entry[0], entry[1]
+            name, width = text(entry[0]), entry[1]
             signed = bool(entry[2]) if len(entry) > 2 else False
             if width == "*":
                 maximum = item.get("max_length")
@@ -244,7 +267,7 @@ class Reader:
         fields = [Field(f.name, -f.width - fixed // 8 * 8, False, True) if f.varbit else f for f in fields]
         if sum(f.varbit for f in fields) > 1:
             raise Unsupported("two varbit fields in one header; P4 allows one")
-        return HeaderType(item["name"], tuple(fields))
+        return HeaderType(text(item["name"]), tuple(fields))
 
     def _field_ref(self, header: str, name: str) -> FieldRef:
         if header not in self.headers:
@@ -329,7 +352,7 @@ class Reader:
             name = item.get("name", "?")
             params: tuple[tuple[str, int], ...] = ()
             with self.construct(f"action {name!r}"):
-                params = tuple((p["name"], int(p["bitwidth"])) for p in item.get("runtime_data", []))
+                params = tuple((text(p["name"]), int(p["bitwidth"])) for p in item.get("runtime_data", []))
             primitives = []
             for position, raw in enumerate(item.get("primitives", [])):
                 where = f"action {name!r}, primitive {position} ({raw.get('op', '?')}){location(raw)}"
@@ -341,7 +364,7 @@ class Reader:
                         self._check_params(argument, len(params))
                     primitives.append(primitive)
             with self.construct(f"action {name!r}"):
-                self.actions[int(item["id"])] = Action(item["name"], int(item["id"]), params, tuple(primitives))
+                self.actions[int(item["id"])] = Action(text(item["name"]), int(item["id"]), params, tuple(primitives))
 
     def _check_params(self, expr: Expr, count: int) -> None:
         if isinstance(expr, Param) and not 0 <= expr.index < count:
@@ -386,15 +409,15 @@ class Reader:
             with self.construct(where):
                 key = tuple(self.expression(k, lookahead=True) for k in raw.get("transition_key", []))
                 transitions = tuple(self._transition(t) for t in raw.get("transitions", []))
-                states[raw["name"]] = ParseState(raw["name"], tuple(ops), key, transitions)
+                states[text(raw["name"])] = ParseState(text(raw["name"]), tuple(ops), key, transitions)
         for state in states.values():
             for transition in state.transitions:
                 if transition.next_state is not None and transition.next_state not in states:
                     self.problems.append(f"parser state {state.name!r} goes to {transition.next_state!r}, which is missing")
-        init = item.get("init_state")
+        init = optional_text(item.get("init_state"))
         if init is not None and init not in states:
             self.problems.append(f"the parser starts in {init!r}, which is missing")
-        return Parser(item.get("name", "parser"), init, states)
+        return Parser(text(item.get("name", "parser")), init, states)
 
     def _parser_op(self, item: Json, where: str) -> ParserOp:
         op = item["op"]
@@ -423,11 +446,13 @@ class Reader:
     def _transition(self, item: Json) -> Transition:
         kind = item.get("type") or ("default" if item["value"] == "default" else "hexstr")
         if kind == "default":
-            return Transition(None, None, item.get("next_state"))
+            return Transition(None, None, optional_text(item.get("next_state")))
         if kind != "hexstr":
             raise Unsupported(f"transition on {kind!r} is not implemented: write the values as select cases")
         mask = item.get("mask")
-        return Transition(parse_hex(item["value"]), None if mask is None else parse_hex(mask), item.get("next_state"))
+        return Transition(
+            parse_hex(item["value"]), None if mask is None else parse_hex(mask), optional_text(item.get("next_state"))
+        )
 
     def _read_deparser(self) -> tuple[str, ...]:
         deparsers = self.document["deparsers"]
@@ -455,13 +480,13 @@ class Reader:
                     raise Unsupported(f"{width} bits a cell; 1 to {MAX_FIELD_BITS} can be run")
                 if not 0 <= size < 1 << 31:
                     raise Unsupported(f"{size} cells; fewer than 2^31 can be run")
-                registers[item["name"]] = Register(item["name"], size, width)
+                registers[text(item["name"])] = Register(text(item["name"]), size, width)
         for item in self.document.get("counter_arrays") or []:
             if not item.get("is_direct"):
                 with self.construct(f"counter {item.get('name', '?')!r}"):
                     if not 0 <= int(item["size"]) < 1 << 31:
                         raise Unsupported(f"{item['size']} cells; fewer than 2^31 can be run")
-                    counters[item["name"]] = Counter(item["name"], int(item["size"]))
+                    counters[text(item["name"])] = Counter(text(item["name"]), int(item["size"]))
         return registers, counters
 
     def _read_calculations(self) -> dict[str, Calculation]:
@@ -474,7 +499,7 @@ class Reader:
                         f"algorithm {algorithm!r} is not implemented; use one of {', '.join(sorted(HASH_ALGORITHMS))}"
                     )
                 inputs = tuple(self._calculation_input(i) for i in item["input"])
-                calculations[item["name"]] = Calculation(item["name"], algorithm, inputs)
+                calculations[text(item["name"])] = Calculation(text(item["name"]), algorithm, inputs)
         return calculations
 
     def _calculation_input(self, item: Json) -> CalculationInput:
@@ -502,7 +527,7 @@ class Reader:
                 condition = item.get("if_cond")
                 checksums.append(
                     Checksum(
-                        item["name"],
+                        text(item["name"]),
                         self._field_ref(item["target"][0], item["target"][1]),
                         item["calculation"],
                         None if condition is None else self.expression(condition),
@@ -556,19 +581,26 @@ class Reader:
             tables: dict[str, TableDecl] = {}
             conditionals: dict[str, Conditional] = {}
             calls: dict[str, ActionCall] = {}
+            known = len(self.problems)
             for raw in item.get("tables", []):
                 with self.construct(f"table {raw.get('name', '?')!r}{location(raw)}"):
-                    tables[raw["name"]] = self._table(raw)
+                    tables[text(raw["name"])] = self._table(raw)
             for raw in item.get("conditionals", []):
                 with self.construct(f"condition {raw.get('name', '?')!r}{location(raw)}"):
-                    conditionals[raw["name"]] = Conditional(
-                        raw["name"], self.expression(raw["expression"]), raw.get("true_next"), raw.get("false_next")
+                    conditionals[text(raw["name"])] = Conditional(
+                        text(raw["name"]),
+                        self.expression(raw["expression"]),
+                        optional_text(raw.get("true_next")),
+                        optional_text(raw.get("false_next")),
                     )
             for raw in item.get("action_calls", []):
                 with self.construct(f"action call {raw.get('name', '?')!r}"):
-                    calls[raw["name"]] = ActionCall(raw["name"], int(raw["action_id"]), raw.get("next_node"))
-            pipeline = Pipeline(item["name"], item.get("init_table"), tables, conditionals, calls)
-            self._check_graph(pipeline)
+                    calls[text(raw["name"])] = ActionCall(
+                        text(raw["name"]), int(raw["action_id"]), optional_text(raw.get("next_node"))
+                    )
+            pipeline = Pipeline(text(item["name"]), optional_text(item.get("init_table")), tables, conditionals, calls)
+            if len(self.problems) == known:  # else nodes are missing that are named above
+                self._check_graph(pipeline)
             pipelines[pipeline.name] = pipeline
         for name in ("ingress", "egress"):
             if name not in pipelines:
@@ -624,7 +656,7 @@ class Reader:
             if action_id not in self.actions:
                 raise Unsupported(f"action {action_id} is not declared (or was refused above)")
             by_name[self.actions[action_id].name] = action_id
-        nexts = item.get("next_tables", {})
+        nexts = {text(n): optional_text(node) for n, node in item.get("next_tables", {}).items()}
         by_hit = "__HIT__" in nexts or "__MISS__" in nexts
         default = None
         raw_default = item.get("default_entry")
@@ -639,7 +671,7 @@ class Reader:
         scan = bool(kinds & {"ternary", "range", "optional"})
         match = "exact" if kinds <= {"exact"} else "ternary" if scan else "lpm"
         return TableDecl(
-            name=item["name"],
+            name=text(item["name"]),
             keys=keys,
             match=match,
             max_size=int(item.get("max_size", 0)) or 1024,
@@ -649,7 +681,7 @@ class Reader:
             next_hit=nexts.get("__HIT__"),
             next_miss=nexts.get("__MISS__"),
             by_hit=by_hit,
-            base_next=item.get("base_default_next"),
+            base_next=optional_text(item.get("base_default_next")),
             default=default,
             entries=entries,
             has_const_entries="entries" in item,

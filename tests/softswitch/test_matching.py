@@ -111,8 +111,12 @@ def match_strategy(kind: str, letter: str) -> st.SearchStrategy[Match]:
     if kind == "exact":
         return exact
     if kind == "lpm":
-        return exact if letter == "c" else st.builds(
-            lambda v, p: Lpm(v & prefix_mask(p, width), p), VALUES[letter], st.sampled_from([0, 1, 8, 16, 31, 32])
+        return (
+            exact
+            if letter == "c"
+            else st.builds(
+                lambda v, p: Lpm(v & prefix_mask(p, width), p), VALUES[letter], st.sampled_from([0, 1, 8, 16, 31, 32])
+            )
         )
     masks = st.sampled_from([0, full, full & ~0xF, 1, full << (width // 2) & full])
     if kind == "optional":
