@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from conftest import compiled
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from test_expressions import signed_value, unpack
 
 from switchsum.softswitch.dataplane import Dataplane
+from tests.softswitch.conftest import compiled
+from tests.softswitch.test_expressions import signed_value, unpack
 
 INPUT: list[list[object]] = [["a", 8], ["b", 8], ["s", 8], ["t", 8], ["w", 32], ["x", 13], ["y", 3], ["big", 256], ["q", 64]]
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from bmv2_json import argument, assign, const, field, op, program
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from switchsum.softswitch.dataplane import Dataplane, Program, UnsupportedProgram
+from tests.softswitch.bmv2_json import argument, assign, const, field, op, program
 
 Json = dict[str, Any]
 
@@ -204,7 +204,7 @@ def test_expressions_mean_what_bmv2_means(cases: list[tuple[Json, int]], inputs:
 
 @pytest.mark.parametrize("kind", sorted(COMPARE))
 def test_comparisons_at_the_edges_of_signs_and_widths(kind: str) -> None:
-    """Every pair of a signed and an unsigned field and a few constants, on inputs of all zeros, all ones and alternating bits."""
+    """Every pair of signed and unsigned fields and a few constants, on all zeros, all ones and alternating bits."""
     operands = [field("i", n) for n in ("u8", "u32", "u64", "u65", "s8", "s32", "s64", "s70")] + [const(-1), const(1 << 64)]
     expressions = [op("b2d", None, op(kind, a, b)) for a in operands for b in operands]
     inputs = [bytes([byte]) * (INPUT_BITS // 8) for byte in (0x00, 0xFF, 0x55, 0xAA)]

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from bmv2_json import const, field, program
-from conftest import compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.layers.inet import IP, UDP, Ether
 from scapy.packet import Raw
 
 from switchsum.softswitch.dataplane import Dataplane, Program
+from tests.softswitch.bmv2_json import const, field, program
+from tests.softswitch.conftest import compiled
 
 Switch = Callable[..., Dataplane]
 CRC16, CRC32, CSUM16, XOR16, IDENTITY, MIXED, RANDOM, UPDATE, NOTHING = range(9)
@@ -161,7 +161,9 @@ def test_checksums_are_updated_before_the_packet_leaves(switch: Switch, size: in
 def test_random_numbers_follow_the_seed_and_fill_their_range(switch: Switch) -> None:
     def draws(seed: int, low: int, high: int, count: int) -> list[int]:
         dataplane = switch("hashing", seed)
-        return [send(dataplane, RANDOM, ip_packet(), low, high)[0] for _ in range(count)]
+        return [send(dataplane, RANDOM, inner, low, high)[0] for _ in range(count)]
+
+    inner = ip_packet()
 
     assert draws(1, 0, 0xFFFFFFFF, 20) == draws(1, 0, 0xFFFFFFFF, 20)
     assert draws(1, 0, 0xFFFFFFFF, 20) != draws(2, 0, 0xFFFFFFFF, 20)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bmv2_json import Json, assign, const, field, program
 
 from switchsum.softswitch.dataplane import Program, UnsupportedProgram
+from tests.softswitch.bmv2_json import Json, assign, const, field, program
 
 
 def small(*primitives: Json, **extra: Any) -> Json:

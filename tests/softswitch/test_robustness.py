@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PROGRAMS, compiled
 
 from switchsum.softswitch.dataplane import Dataplane
 from switchsum.softswitch.hashes import input_bytes
 from switchsum.softswitch.layout import PHV_COUNT
 from switchsum.softswitch.tables import Exact, KeyField, Lpm, Match, Range, Table, Ternary
+from tests.softswitch.conftest import PROGRAMS, compiled
 
 NAMES = sorted(path.stem for path in Path(PROGRAMS).glob("*.json"))
 GUARD = 64
