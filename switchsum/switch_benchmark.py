@@ -1,0 +1,134 @@
+"""python -m switchsum.switch_benchmark [build.json ...]: nanoseconds of compiled code for each contribution.
+
+For every build of the switch program (p4src/build by default) a job of four workers runs whole rounds: one overwrite, two additions, one
+addition that completes the sum and multicasts it to all four. The sums are checked before anything is timed. A contribution that
+only adds is timed too, in a job of 32 workers that is never complete.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from switchsum.p4src.layout import HEADER_BYTES, HEADER_DTYPE, SERVICE_PORT, WIRE_VERSION, PacketType
+from switchsum.softswitch.benchmark import Packets, Timing, measure
+from switchsum.softswitch.dataplane import Dataplane, Program, Table
+from switchsum.softswitch.tables import Exact
+
+BUILD = Path(__file__).resolve().parent / "p4src" / "build"
+SWITCH_IP = int(ipaddress.IPv4Address("10.83.0.1"))
+FIRST_IP = int(ipaddress.IPv4Address("10.83.1.0"))
+SWITCH_MAC = 0x025353000000
+UDP_PORT = 40000
+JOB, EPOCH, GROUP = 7, 3, 9
+SLOTS_USED = 64
+BEFORE_SERVICE = 14 + 20 + 8  # Ethernet, IPv4, UDP
+
+
+def _table(dataplane: Dataplane, suffix: str) -> Table:
+    return next(table for name, table in dataplane.tables.items() if name.endswith(suffix))
+
+
+def _action(table: Table, suffix: str) -> str:
+    return next(name for name in table.actions if name.endswith(suffix))
+
+
+def install_job(dataplane: Dataplane, workers: int) -> None:
+    """One job, worker i on port i, in the tables the controller would write."""
+    addresses, jobs = _table(dataplane, "own_address.addresses"), _table(dataplane, "membership.jobs")
+    members, peers = _table(dataplane, "membership.workers"), _table(dataplane, "addressing.peers")
+    key = (Exact(JOB), Exact(EPOCH))
+    addresses.insert((Exact(SWITCH_IP),), 0, _action(addresses, ".own"), (SWITCH_MAC,))
+    for i in range(workers):
+        endpoint = (Exact(i), Exact(FIRST_IP + i), Exact(UDP_PORT))
+        members.insert((*key, *endpoint), 0, _action(members, "admit_worker"), (i, 1 << i))
+        peers.insert((*key, Exact(i)), 0, _action(peers, "to_worker"), (0x020000000000 + i, FIRST_IP + i, UDP_PORT))
+    jobs.insert(key, 0, _action(jobs, "admit_job"), (0, SLOTS_USED, (1 << workers) - 1, GROUP))
+    dataplane.multicast_groups.insert(GROUP, [(i, i + 1) for i in range(workers)])
+
+
+def contribution(worker: int, slot: int, values: np.ndarray[tuple[int], np.dtype[np.uint32]]) -> bytes:
+    """The frame of one contribution, phase 0."""
+    header = np.zeros(1, HEADER_DTYPE)
+    fields = {
+        "version": WIRE_VERSION,
+        "type": PacketType.CONTRIBUTION,
+        "job": JOB,
+        "epoch": EPOCH,
+        "slot": slot,
+        "worker": worker,
+    }
+    for name, value in fields.items():
+        header[name] = value
+    payload = header.tobytes() + values.astype(">u4").tobytes()
+    ip = struct.pack("!BBHHHBBHII", 0x45, 0, 28 + len(payload), 0, 0x4000, 64, 17, 0, FIRST_IP + worker, SWITCH_IP)
+    total = sum(struct.unpack("!10H", ip))
+    total = (total & 0xFFFF) + (total >> 16)
+    ip = ip[:10] + struct.pack("!H", ~total & 0xFFFF) + ip[12:]
+    udp = struct.pack("!HHHH", UDP_PORT, SERVICE_PORT, 8 + len(payload), 0)
+    ethernet = SWITCH_MAC.to_bytes(6, "big") + (0x020000000000 + worker).to_bytes(6, "big") + b"\x08\x00"
+    return ethernet + ip + udp + payload
+
+
+def elements_of(program: Program) -> int:
+    """Elements a packet: 32-bit lanes in the values header."""
+    return program.headers["values"].type.fixed_bits // 32
+
+
+def time_rounds(program: Program, workers: int, senders: int) -> Timing:
+    """`senders` of `workers` contribute to every slot, one after the other; the phase rises with every repetition.
+
+    Raises RuntimeError if the switch's sums are wrong.
+    """
+    dataplane = Dataplane(program)
+    install_job(dataplane, workers)
+    elements = elements_of(program)
+    rng = np.random.default_rng(1)
+    values = rng.integers(0, (1 << 32) // workers, (senders, elements), np.uint32)
+    frames = [(w, contribution(w, slot, values[w])) for slot in range(SLOTS_USED) for w in range(senders)]
+    packets = Packets.of(frames)
+    rows = packets.buffer.reshape(len(frames), -1)
+    phase_offset = BEFORE_SERVICE + int(HEADER_DTYPE.fields["phase"][1])  # type: ignore[index]
+
+    def next_phase(number: int) -> None:
+        rows[:, phase_offset : phase_offset + 4] = np.frombuffer(struct.pack("!I", number + 1), np.uint8)
+
+    next_phase(-1)
+    batch = dataplane.process_batch(packets.ports, packets.offsets, packets.lengths, packets.buffer)
+    answers = batch.frames()
+    expected = workers * SLOTS_USED if senders == workers else 0
+    sums = values.astype(np.uint64).sum(axis=0) % (1 << 32)
+    for _, frame in answers:
+        got = np.frombuffer(frame[BEFORE_SERVICE + HEADER_BYTES :], ">u4")
+        if not np.array_equal(got, sums):
+            raise RuntimeError(f"{program.source}: the switch's sum is wrong")
+    if len(answers) != expected:
+        raise RuntimeError(f"{program.source}: {len(answers)} answers where {expected} are due: {dataplane.statistics}")
+    return measure(dataplane, packets, next_phase)
+
+
+def main(arguments: list[str]) -> int:
+    paths = [Path(a) for a in arguments] or sorted(BUILD.glob("*.json"))
+    paths = [path for path in paths if "manifest" not in path.name]
+    if not paths:
+        print(f"no builds in {BUILD}: run make p4", file=sys.stderr)
+        return 1
+    for path in paths:
+        start = time.perf_counter()
+        program = Program.load(path)
+        loaded = time.perf_counter()
+        _ = program.native
+        print(f"{path.name}: {elements_of(program)} elements; load {loaded - start:.2f} s, "
+              f"compile {time.perf_counter() - loaded:.2f} s (cached: less)")  # fmt: skip
+        print(f"  whole rounds of 4 workers, multicast included: {time_rounds(program, 4, 4)}")
+        print(f"  additions alone, sum not complete:             {time_rounds(program, 32, 31)}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
