@@ -1,7 +1,8 @@
 """How long compiled code takes for a packet: the measuring half, for any program and any packets.
 
-Protocol: warm up; repeat whole batches until both `repetitions` and a minimum time are reached; report the median of the repetitions in
-nanoseconds a packet, with minimum and maximum. What is timed is one native call for a batch, whose output lies in memory; no sockets.
+Protocol: warm up; repeat whole batches until both `repetitions` and a minimum time are reached; report the median of the
+repetitions in nanoseconds a packet, with minimum and maximum. What is timed is one native call for a batch, whose output lies
+in memory; no sockets.
 """
 
 from __future__ import annotations

@@ -57,6 +57,7 @@ class Batch:
     offsets: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int32]
     buffer: npt.NDArray[np.uint8]
+    owner: object = None  # keeps the memory alive as long as the batch is
 
     def __len__(self) -> int:
         return len(self.ports)
@@ -201,7 +202,7 @@ class Dataplane:
         count, used = int(context[self._count]), int(context[self._used])
         records = _view(int(context[words["out_records"]]), count * RECORD.itemsize).view(RECORD)
         buffer = _view(int(context[words["out_data"]]), used)
-        return Batch(records["port"], records["offset"], records["length"], buffer)
+        return Batch(records["port"], records["offset"], records["length"], buffer, self)
 
 
 def _view(address: int, size: int) -> npt.NDArray[np.uint8]:

@@ -1,8 +1,8 @@
 """python -m switchsum.switch_benchmark [build.json ...]: nanoseconds of compiled code for each contribution.
 
-For every build of the switch program (p4src/build by default) a job of four workers runs whole rounds: one overwrite, two additions, one
-addition that completes the sum and multicasts it to all four. The sums are checked before anything is timed. A contribution that
-only adds is timed too, in a job of 32 workers that is never complete.
+For every build of the switch program (p4src/build by default) a job of four workers runs whole rounds: one overwrite, two
+additions, one addition that completes the sum and multicasts it to all four. The sums are checked before anything is timed. A
+contribution that only adds is timed too, in a job of 32 workers that is never complete.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchsum.softswitch.dataplane import Dataplane
+from switchsum.softswitch.dataplane import Dataplane, Program
 from switchsum.softswitch.hashes import input_bytes
-from switchsum.softswitch.layout import PHV_COUNT
+from switchsum.softswitch.layout import MAX_LOOPS, PHV_COUNT
 from switchsum.softswitch.tables import Exact, KeyField, Lpm, Match, Range, Table, Ternary
+from tests.softswitch.bmv2_json import argument, assign, const, field, op, program
 from tests.softswitch.conftest import PROGRAMS, compiled
 
 NAMES = sorted(path.stem for path in Path(PROGRAMS).glob("*.json"))
@@ -142,3 +144,60 @@ def test_every_prefix_of_a_packet(name: str) -> None:
             one = np.ones(1, np.int32)
             outputs.append(dataplane.process_batch(one, one.astype(np.int64) * 0, one * length, buffer).frames())
         assert outputs[0] == outputs[1]
+
+
+def test_an_action_that_loops_for_ever_is_stopped() -> None:
+    """p4c compiles for loops in actions to backward jumps. Hand-written, because p4c refuses this one."""
+    again = {"op": "_jump", "parameters": [const(0)]}
+    more = assign(field("h", "n"), op("+", field("h", "n"), const(1)))
+    dataplane = Dataplane(Program.from_text(json.dumps(program({"h": [["n", 64]]}, [more, again], ["h"]))))
+    [(_, data)] = dataplane.process(0, bytes(8))
+    assert int.from_bytes(data, "big") == MAX_LOOPS + 1
+    assert dataplane.statistics["loops_stopped"] == 1
+
+
+def test_an_action_that_loops_a_while_ends_by_itself() -> None:
+    """n = n / 2 while n != 0; counts its rounds."""
+    loop = [
+        {"op": "_jump_if_zero", "parameters": [field("h", "n"), const(4)]},
+        assign(field("h", "n"), op(">>", field("h", "n"), const(1))),
+        assign(field("h", "rounds"), op("+", field("h", "rounds"), const(1))),
+        {"op": "_jump", "parameters": [const(0)]},
+    ]
+    document = program({"h": [["n", 32], ["rounds", 8]]}, loop, ["h"])
+    dataplane = Dataplane(Program.from_text(json.dumps(document)))
+    for value in (0, 1, 2, 1000, 2**32 - 1):
+        [(_, data)] = dataplane.process(0, value.to_bytes(4, "big") + b"\0")
+        assert data == bytes(4) + bytes([value.bit_length()])
+    assert dataplane.statistics["loops_stopped"] == 0
+
+
+def test_a_parser_that_loops_for_ever_is_stopped() -> None:
+    document = program({"h": [["n", 8]]}, [], ["h"])
+    [state] = document["parsers"][0]["parse_states"]
+    state["parser_ops"] = []
+    state["transitions"] = [{"type": "default", "value": None, "mask": None, "next_state": "start"}]
+    dataplane = Dataplane(Program.from_text(json.dumps(document)))
+    assert dataplane.process(0, b"abc") == [(0, b"abc")]
+    assert dataplane.statistics["parser_errors"] == 1
+
+
+def test_stack_elements_at_run_time_indexes() -> None:
+    """Hand-written, because p4c turns most run-time indexes into conditions: out of range reads 0 and writes nothing."""
+    document = program(
+        {"c": [["i", 8], ["v", 16]], "s0": [["a", 8], ["b", 16]], "s1": [["a", 8], ["b", 16]]}, [], ["c", "s0", "s1"]
+    )
+    document["header_types"][4]["name"] = document["headers"][3]["header_type"]
+    document["headers"][4]["header_type"] = document["headers"][3]["header_type"]
+    document["header_stacks"] = [{"name": "s", "id": 0, "header_type": "s0_t", "header_ids": [3, 4]}]
+    element = op("dereference_header_stack", {"type": "header_stack", "value": "s"}, field("c", "i"))
+    place = {"type": "expression", "value": {"op": "access_field", "left": element, "right": 1}}
+    document["actions"][0]["primitives"] = [
+        assign(argument(place), op("+", place, const(1))),
+        assign(field("c", "v"), place),
+    ]
+    dataplane = Dataplane(Program.from_text(json.dumps(document)))
+    for index, expected in ((0, (6, [6, 7])), (1, (8, [5, 8])), (2, (0, [5, 7])), (255, (0, [5, 7]))):
+        [(_, data)] = dataplane.process(0, bytes([index, 0, 0, 1, 0, 5, 2, 0, 7]))
+        value, first, second = (int.from_bytes(data[i : i + 2], "big") for i in (1, 4, 7))
+        assert (value, [first, second]) == expected
