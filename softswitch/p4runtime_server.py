@@ -220,9 +220,6 @@ class _Servicer(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]
             reader.daemon = True
             self._readers.add(reader)
         reader.start()
-        # Also called when the client disappears while this generator is suspended, which a finally would miss.
-        if not context.add_callback(lambda: self._leave(client)):
-            self._leave(client)
         while (item := client.outbox.get()) is not None:
             if isinstance(item, _Failure):
                 context.abort(item.code, item.message)
@@ -231,7 +228,8 @@ class _Servicer(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]
     # --- the stream ----------------------------------------------------------------------------------------------
 
     def _read_stream(self, client: _Client, requests: Iterator[p4runtime_pb2.StreamMessageRequest]) -> None:
-        """A stream's reading half, in its own thread until the client closes or the call ends."""
+        """A stream's reading half, in its own thread. `requests` ends when the client closes and raises when the call
+        ends in any other way, a lost connection included, so this is where a client leaves the election."""
         try:
             for request in requests:
                 if request.WhichOneof("update") == "arbitration":
