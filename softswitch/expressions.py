@@ -349,21 +349,15 @@ class Expressions:
         if isinstance(expr.right, Const):
             count = expr.right.value
             return ir.Constant(kind, 0) if count >= bits else b.shl(left, ir.Constant(kind, count))
-        return b.select(self._below(amount, bits), b.shl(left, self._clamped(amount, bits, kind)), ir.Constant(kind, 0))
+        # A shift by `bits` or more is poison in LLVM, which does no harm where the select does not choose it.
+        shifted = b.shl(left, self.frame.resize(amount.value, bits))
+        return b.select(self._below(amount, bits), shifted, ir.Constant(kind, 0))
 
     def _below(self, amount: Int, bits: int) -> Value:
         """amount < bits"""
         if amount.range.hi < bits:
             return I1(1)
         return self.frame.b.icmp_unsigned("<", amount.value, ir.Constant(amount.value.type, bits))
-
-    def _clamped(self, amount: Int, bits: int, kind: ir.IntType) -> Value:
-        """amount as a shift count of type `kind`, 0 if it is `bits` or more (LLVM's shift would be undefined)."""
-        b = self.frame.b
-        if amount.range.hi >= bits:
-            zero = ir.Constant(amount.value.type, 0)
-            amount = Int(b.select(self._below(amount, bits), amount.value, zero), Interval(0, bits - 1))
-        return self.frame.resize(amount.value, kind.width)
 
     def _shift_right(self, expr: Op, bounds: Interval) -> Int:
         b = self.frame.b
@@ -381,7 +375,7 @@ class Expressions:
                 return Int(ir.Constant(kind, 0), bounds)
             return Int(emit(left.value, ir.Constant(kind, count)), bounds)
         gone = b.ashr(left.value, ir.Constant(kind, bits - 1)) if negative else ir.Constant(kind, 0)
-        return Int(b.select(self._below(amount, bits), emit(left.value, self._clamped(amount, bits, kind)), gone), bounds)
+        return Int(b.select(self._below(amount, bits), emit(left.value, self.frame.resize(amount.value, bits)), gone), bounds)
 
     def _divide(self, expr: Op, bounds: Interval) -> Int:
         """Unsigned division; by zero it yields 0, where BMv2 aborts and P4 leaves it undefined."""

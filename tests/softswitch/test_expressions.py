@@ -194,7 +194,6 @@ PACKETS = st.lists(
     inputs=PACKETS,
 )
 def test_expressions_mean_what_bmv2_means(cases: list[tuple[Json, int]], inputs: list[bytes]) -> None:
-    """Seen red with the clamp of shift counts removed and with unsigned comparison of signed operands."""
     results = run([e for e, _ in cases], [w for _, w in cases], inputs)
     for data, result in zip(inputs, results, strict=True):
         fields = unpack(data, INPUT)
@@ -204,7 +203,10 @@ def test_expressions_mean_what_bmv2_means(cases: list[tuple[Json, int]], inputs:
 
 @pytest.mark.parametrize("kind", sorted(COMPARE))
 def test_comparisons_at_the_edges_of_signs_and_widths(kind: str) -> None:
-    """Every pair of signed and unsigned fields and a few constants, on all zeros, all ones and alternating bits."""
+    """Every pair of signed and unsigned fields and a few constants, on all zeros, all ones and alternating bits.
+
+    Seen red with unsigned comparison of signed operands.
+    """
     operands = [field("i", n) for n in ("u8", "u32", "u64", "u65", "s8", "s32", "s64", "s70")] + [const(-1), const(1 << 64)]
     expressions = [op("b2d", None, op(kind, a, b)) for a in operands for b in operands]
     inputs = [bytes([byte]) * (INPUT_BITS // 8) for byte in (0x00, 0xFF, 0x55, 0xAA)]

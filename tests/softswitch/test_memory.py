@@ -69,6 +69,7 @@ def test_sums_wrap_at_their_width(switch: Switch) -> None:
 
 
 def test_reads_and_writes_of_one_register_keep_their_order(switch: Switch) -> None:
+    """Writes are put off to the end of a block; seen red without the flush when the index changes."""
     dataplane = switch("memory")
     dataplane.registers["I.r0"].write(4, 44)
     dataplane.registers["I.r0"].write(5, 55)
@@ -78,6 +79,7 @@ def test_reads_and_writes_of_one_register_keep_their_order(switch: Switch) -> No
 
 @pytest.mark.parametrize("index", [100, 101, 1 << 31, (1 << 32) - 1])
 def test_indexes_out_of_range_read_zero_and_write_nothing(switch: Switch, index: int) -> None:
+    """Seen red with the spare row left as written."""
     dataplane = switch("memory")
     for row in range(100):
         dataplane.registers["I.r0"].write(row, 1)
