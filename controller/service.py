@@ -70,6 +70,7 @@ class JobService(JobServicer):
         """Turn everybody away and end every job; the keeper still has to be closed, which takes them off the switch."""
         with self._acting():
             self._registry.end_all(Cause.CONTROLLER_STOPPED, "the controller was stopped; start it again and join anew")
+            self._carry_out()  # the reason goes first, the end of the streams second
             self._stopped.set()
             for desk in self._desks.values():
                 desk.tell(None)

@@ -61,6 +61,7 @@ class JobClient:
         self._ended: EpochEnded | None = None
         self._over = threading.Event()  # ended, left or closed: the threads stop
         self._known = threading.Event()  # _ended is set
+        self._listening = threading.Event()  # the event stream is open, or the epoch over
         self._stream: Any = None
         self._threads: list[threading.Thread] = []
         self._on_ended: Callable[[EpochEnded], None] = lambda ended: None
@@ -127,7 +128,8 @@ class JobClient:
         )
 
     def start(self, *, on_ended: Callable[[EpochEnded], None], describe: Callable[[], str]) -> None:
-        """Keep the lease and listen, in two daemon threads. Call once, soon after join(): the lease is running.
+        """Keep the lease and listen, in two daemon threads; returns once the controller can reach this rank, or cannot be
+        reached itself. Call once, soon after join(): the lease is running.
 
         `on_ended(reason)` is called once, from one of the threads, when the epoch ends other than by leave(). `describe()`
         tells, when ranks disagree, which collective this rank is in, such as "#5 all_reduce(sum) of float32[1000]".
@@ -139,6 +141,7 @@ class JobClient:
         ]
         for thread in self._threads:
             thread.start()
+        self._listening.wait(_CALL_TIMEOUT_S)
 
     def report_mismatch(self, detail: str, collective: str) -> None:
         """Tell the controller that the switch saw ranks disagree; it asks the others and ends the epoch."""
@@ -211,6 +214,7 @@ class JobClient:
             self._ended = ended
         self._over.set()
         self._known.set()
+        self._listening.set()
         self._on_ended(ended)
 
     def _watch(self) -> None:
@@ -235,7 +239,9 @@ class JobClient:
 
     def _handle(self, event: pb.JobEvent) -> None:
         kind = event.WhichOneof("event")
-        if kind == "describe":
+        if kind == "ready":
+            self._listening.set()
+        elif kind == "describe":
             self._report(pb.ReportRequest.DESCRIPTION, "", self._describe())
         elif kind == "epoch_ended":
             ended = event.epoch_ended

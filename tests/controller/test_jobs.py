@@ -64,7 +64,7 @@ def refusal(machine: jobs.Registry, asked: Application) -> str:
     return str(caught.value)
 
 
-# --- joining -------------------------------------------------------------------------------------------------------------
+# --- joining ------------------------------------------------------------
 
 
 def test_a_job_is_installed_when_its_world_is_complete_and_admitted_when_it_is_installed() -> None:
@@ -215,7 +215,7 @@ def test_a_failed_installation_turns_everybody_away() -> None:
     assert effects[0].sentence == "job 'a' could not be installed on the switch: table full"  # type: ignore[union-attr]
 
 
-# --- running -------------------------------------------------------------------------------------------------------------
+# --- running ------------------------------------------------------------
 
 
 def test_a_lease_runs_out_at_its_moment_and_names_the_worker() -> None:
@@ -371,7 +371,7 @@ def test_the_history_keeps_the_last_few() -> None:
     assert [job.name for job in machine.history] == [f"a{number}" for number in range(3, jobs.HISTORY + 3)]
 
 
-# --- everything in any order ------------------------------------------------------------------------------------------------
+# --- everything in any order ------------------------------------------------------------
 
 
 class AnyOrder(RuleBasedStateMachine):
