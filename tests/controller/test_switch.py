@@ -256,7 +256,7 @@ def test_reconciling_touches_only_what_is_wrong() -> None:
     job = Entry(programming.JOBS, (1, 99), programming.ADMIT_JOB, (0, 1, 1, 1))
     peer = Entry(programming.PEERS, (1, 99, 0), programming.TO_WORKER, (1, 2, 3))
     default = Entry(programming.STATIONS, (), programming.DISCARD, is_default=True)
-    old_group, new_group = Group(0x8000, frozenset({(1, 1)})), Group(0x8000, frozenset({(1, 1), (2, 1)}))
+    old_group, new_group = Group(0x7FFF, frozenset({(1, 1)})), Group(0x7FFF, frozenset({(1, 1), (2, 1)}))
     present = [loss(1, 5), loss(2, 5), peer, job, Group(1, frozenset()), old_group]
     wanted = [loss(1, 5), loss(2, 6), loss(3, 5), new_group, default]
     assert reconcile(present, wanted) == [
@@ -272,8 +272,8 @@ def test_a_rack_forwards_to_its_stations_and_floods_the_rest() -> None:
     rack = RackFabric((1, 2), (Station(0x0A530001, 0xB, 1),))
     items = programming.fabric_items(rack, 0.0, 0.25)
     assert Entry(programming.STATIONS, (0xB,), programming.FORWARD, (1,)) in items
-    assert Entry(programming.STATIONS, (), programming.FLOOD, (0x8000,), is_default=True) in items
-    assert Group(0x8000, frozenset({(1, 1), (2, 1)})) in items
+    assert Entry(programming.STATIONS, (), programming.FLOOD, (0x7FFF,), is_default=True) in items
+    assert Group(0x7FFF, frozenset({(1, 1), (2, 1)})) in items
     assert Entry(programming.LOSS_OUT, (2,), programming.SET_LOSS_OUT, (2**30,)) in items
     assert not [item for item in items if isinstance(item, Entry) and item.table == programming.LOSS_IN]
 
