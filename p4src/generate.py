@@ -21,6 +21,7 @@ GROUPS = {  # YAML section -> (P4 constant prefix, P4 width in bits, Python clas
     "verdicts": ("VERDICT", 8, "Verdict"),
     "reject_reasons": ("REJECT", 8, "RejectReason"),
 }
+HOSTS_ONLY = {"exponents"}  # to the switch an exponent is a number to take the maximum of
 
 
 def header_bytes(spec: dict[str, Any]) -> int:
@@ -42,6 +43,8 @@ def p4_text(spec: dict[str, Any]) -> str:
         f"const bit<16> SERVICE_PORT = {spec['service_port']:#06x};",
     ]
     for section, (prefix, width, _) in GROUPS.items():
+        if section in HOSTS_ONLY:
+            continue
         lines.append("")
         for name, item in spec[section].items():
             lines.append(f"const bit<{width}> {prefix}_{name} = {item['value']:#x};  // {item['doc']}")

@@ -6,6 +6,7 @@ jobs on it have ended, so that a rank that finishes first does not take the swit
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ import time
 
 from switchsum.host_agent.errors import SwitchSumError
 
-START_TIMEOUT_S = 60.0  # compiling the switch program takes a second or two; a loaded machine may need much more
+START_TIMEOUT_S = 120.0  # seconds when compiled code is cached; the very first start compiles, on a machine that may be busy
 LINGER_S = 15.0  # how long running jobs may keep the switch after its owner is gone: more than two leases
 
 
@@ -40,6 +41,18 @@ class EmbeddedSwitch:
                 'it needs the extra "switch" (pip install "switchsum[switch]"), or set SWITCHSUM_CONTROLLER'
             )
         self.controller = text
+
+    @property
+    def pid(self) -> int:
+        """Process id of the embedded switch."""
+        return self._process.pid
+
+    def close(self) -> None:
+        """Let go: the process ends once the jobs on it have ended, within LINGER_S at the latest."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
 
 
 def main(ports: int) -> int:

@@ -18,11 +18,6 @@ const bit<8> TYPE_STATUS = 0x84;  // switch to host: header only, the row is sti
 const bit<8> FLAG_WANT_STATUS = 0x1;  // host: if this is a duplicate in a filling slot, tell me who is there
 const bit<8> FLAG_REPAIR = 0x2;  // switch: this answer repeats a stored result (unicast)
 
-const bit<16> EXPONENT_ZERO = 0x0;  // every value of the block is zero (floats) or fits a lane (integers)
-const bit<16> EXPONENT_BIAS = 0x800;  // code = BIAS + ceil(log2 max|x|) for finite blocks
-const bit<16> EXPONENT_SPECIAL = 0xfffe;  // the block holds NaN or Inf (floats): a round of classes comes first
-const bit<16> EXPONENT_NONE = 0xffff;  // this rank has not queued the next chunk yet
-
 const bit<8> VERDICT_CONTRIBUTION = 0x1;  // first or further contribution of a phase that is not full yet
 const bit<8> VERDICT_COMPLETION = 0x2;  // the contribution that filled the bitmap; the result was multicast
 const bit<8> VERDICT_DUPLICATE = 0x3;  // already counted in a phase that is still filling

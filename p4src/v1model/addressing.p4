@@ -1,5 +1,5 @@
 // Egress of answers: each copy is addressed to the worker it is for. Source and destination swap; the rest comes from a table.
-control Addressing(inout headers_t hdr, in metadata_t meta, in standard_metadata_t standard_metadata) {
+control Addressing(inout headers_t hdr, in metadata_t meta, inout standard_metadata_t standard_metadata) {
     bit<8> worker;
 
     action to_worker(mac_t mac, ipv4_address_t address, bit<16> udp_port) {
@@ -12,14 +12,18 @@ control Addressing(inout headers_t hdr, in metadata_t meta, in standard_metadata
         hdr.switchsum.worker = worker;
     }
 
+    action discard() {
+        mark_to_drop(standard_metadata);
+    }
+
     table peers {
         key = {
             hdr.switchsum.job: exact @name("job");
             hdr.switchsum.epoch: exact @name("epoch");
             worker: exact @name("worker");
         }
-        actions = { to_worker; NoAction; }
-        const default_action = NoAction();
+        actions = { to_worker; discard; }
+        const default_action = discard();
         size = 2048;
     }
 

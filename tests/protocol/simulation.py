@@ -200,7 +200,7 @@ class Simulation:
                     ),
                     inputs=inputs,
                     outputs=[np.empty_like(tensor) for tensor in inputs],
-                    submit_at=[start + i * rng.choice([0, 0, 10 * MS]) for i in range(len(inputs))],
+                    submit_at=list(itertools.accumulate((rng.choice([0, 0, 10 * MS]) for _ in inputs[1:]), initial=start)),
                 )
             )
         abandon_at = None if last else self.now + rng.randrange(1, 60 * MS)

@@ -8,10 +8,12 @@ epoch comparison removed, and with the exponent maximum removed; see test_breaki
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Any
 
 import pytest
 
+from switchsum.host_agent.quantizer import lane_limit
 from switchsum.p4src.layout import SERVICE_PORT, Exponent, Flag, PacketType, RejectReason, Verdict
 from tests.protocol.packets import IP, UDP, Ether, SwitchSum
 from tests.protocol.switch_under_test import SWITCH_IP, SWITCH_MAC, SwitchUnderTest, Worker
@@ -37,6 +39,10 @@ def mac(value: int) -> str:
     return ":".join(f"{byte:02x}" for byte in value.to_bytes(6, "big"))
 
 
+def dotted(value: int) -> str:
+    return str(ipaddress.IPv4Address(value))
+
+
 class Bench:
     """Sends as a worker, returns what left as [(port, packet)]."""
 
@@ -46,15 +52,25 @@ class Bench:
     def values(self, worker: int) -> list[int]:
         return [1000 * (worker + 1) + i for i in range(self.switch.elements)]
 
-    def send(self, worker: int, *, port: int | None = None, raw: bytes | None = None, **fields: Any) -> list[tuple[int, Any]]:
-        sender = WORKERS[worker]
-        defaults = {"job": JOB, "epoch": EPOCH, "worker": worker, "slot": 1, "phase": 1, "tag": 0xABCD, "exponent": 10 + worker}
+    def send(
+        self, sender_index: int, *, port: int | None = None, raw: bytes | None = None, **fields: Any
+    ) -> list[tuple[int, Any]]:
+        sender = WORKERS[sender_index]
+        defaults = {
+            "job": JOB,
+            "epoch": EPOCH,
+            "worker": sender_index,
+            "slot": 1,
+            "phase": 1,
+            "tag": 0xABCD,
+            "exponent": 10 + sender_index,
+        }
         if fields.get("kind", PacketType.CONTRIBUTION) == PacketType.CONTRIBUTION:
-            defaults["values"] = self.values(worker)  # type: ignore[assignment]
+            defaults["values"] = self.values(sender_index)  # type: ignore[assignment]
         packet = SwitchSum(**{**defaults, **fields})
         frame = (
             Ether(dst=mac(SWITCH_MAC), src=mac(sender.mac))
-            / IP(src=fields.pop("src", None) or sender.ip, dst=SWITCH_IP)
+            / IP(src=dotted(sender.ip), dst=dotted(SWITCH_IP))
             / UDP(sport=sender.udp_port, dport=SERVICE_PORT)
             / (packet if raw is None else raw)
         )
@@ -98,7 +114,7 @@ def check_answer(packet: Any, worker: int, kind: PacketType, **fields: int) -> N
     """An answer is addressed to its worker, comes from the service, has no UDP checksum and a right IPv4 one."""
     expected = WORKERS[worker]
     assert (packet.dst, packet.src) == (mac(expected.mac), mac(SWITCH_MAC))
-    assert packet[IP].dst == str(IP(dst=expected.ip).dst)
+    assert (packet[IP].src, packet[IP].dst) == (dotted(SWITCH_IP), dotted(expected.ip))
     assert (packet[UDP].sport, packet[UDP].dport, packet[UDP].chksum) == (SERVICE_PORT, expected.udp_port, 0)
     assert packet[IP].len == 20 + packet[UDP].len == len(packet) - 14
     header = packet[IP].copy()
@@ -137,7 +153,7 @@ def test_the_last_contribution_multicasts_the_sum(bench: Bench, switch: SwitchUn
     assert sorted(port for port, _ in out) == [1, 2, 3]
     for port, packet in out:
         check_answer(packet, port - 1, PacketType.RESULT, slot=1, phase=1, tag=0xABCD, exponent=12, flags=0)
-        assert packet[SwitchSum]["SwitchSum"].values == sums(bench, [0, 1, 2])
+        assert packet[SwitchSum].values == sums(bench, [0, 1, 2])
     assert bench.row(1)["bitmap"] == 0b111
     assert switch.verdicts(JOB, EPOCH, 2) == {Verdict.COMPLETION: 1}
 
@@ -297,7 +313,7 @@ def test_too_many_values_are_malformed(bench: Bench, switch: SwitchUnderTest) ->
 def test_a_broken_ip_checksum_is_refused(bench: Bench, switch: SwitchUnderTest) -> None:
     worker = WORKERS[0]
     packet = SwitchSum(job=JOB, epoch=EPOCH, slot=1, phase=1, values=bench.values(0))
-    frame = Ether(dst=mac(SWITCH_MAC), src=mac(worker.mac)) / IP(src=worker.ip, dst=SWITCH_IP, chksum=0x1234)
+    frame = Ether(dst=mac(SWITCH_MAC), src=mac(worker.mac)) / IP(src=dotted(worker.ip), dst=dotted(SWITCH_IP), chksum=0x1234)
     assert switch.process(worker.port, bytes(frame / UDP(sport=worker.udp_port, dport=SERVICE_PORT) / packet)) == []
     assert switch.rejections() == {RejectReason.CHECKSUM: 1}
 
@@ -311,9 +327,11 @@ def test_one_worker_is_a_job_too(bench: Bench, switch: SwitchUnderTest) -> None:
     assert packet[SwitchSum].values == bench.values(0)
 
 
-def test_lanes_never_carry_into_their_neighbour(bench: Bench, switch: SwitchUnderTest) -> None:
-    """Three lanes of all ones overflow their own 32 bits and nothing else, in either build."""
-    top = [-1 if i % 2 else 0 for i in range(switch.elements)]
+def test_full_lanes_do_not_carry_into_their_neighbours(bench: Bench, switch: SwitchUnderTest) -> None:
+    """The largest lanes that hosts send (value B on every worker) beside the smallest, in either build."""
+    limit = lane_limit(3)
+    lanes = [2 * limit if i % 2 else 0 for i in range(switch.elements)]
     for worker in range(3):
-        out = bench.send(worker, values=top)
-    assert out[0][1][SwitchSum].values == [-3 if i % 2 else 0 for i in range(switch.elements)]
+        out = bench.send(worker, values=[lane - 2**32 if lane >= 2**31 else lane for lane in lanes])
+    assert [value % 2**32 for value in out[0][1][SwitchSum].values] == [3 * lane for lane in lanes]
+    assert 3 * max(lanes) < 2**32

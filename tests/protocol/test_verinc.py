@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from switchsum.p4src.layout import Verdict
+from switchsum.p4src.layout import Flag, Verdict
 from tests.protocol.packets import SwitchSum
 from tests.protocol.switch_under_test import SwitchUnderTest, Worker
 from tests.protocol.test_transitions import EPOCH, JOB, Bench
@@ -19,18 +19,30 @@ OLD, MIDDLE, NEW = 64, 7, 192  # what worker 0 sends in phases 1, 2, 3; worker 1
 TRACE = [(0, 1, OLD), (1, 1, OLD), (0, 2, MIDDLE), (1, 2, MIDDLE), (0, 1, OLD), (1, 3, NEW)]
 
 
-@pytest.fixture(scope="module", params=["lanes", "wide"])
+@pytest.fixture(params=["lanes", "wide"])
 def switch(request: pytest.FixtureRequest) -> SwitchUnderTest:
     switch = SwitchUnderTest(request.param, 64)
     switch.install_job(JOB, EPOCH, [Worker.at(1), Worker.at(2)], 40, 4, 9)
     return switch
 
 
-def test_the_late_packet_is_stale_and_the_sum_right(switch: SwitchUnderTest) -> None:
+@pytest.mark.parametrize(
+    ("trace", "verdict"),
+    [(TRACE, Verdict.REPAIR), ([*TRACE[:4], TRACE[5], TRACE[4]], Verdict.STALE)],
+    ids=["before the new phase", "after it began"],
+)
+def test_the_late_packet_enters_no_sum(switch: SwitchUnderTest, trace: list[tuple[int, int, int]], verdict: Verdict) -> None:
+    """Whether the row still holds the old phase (it is answered with that sum) or the new one (it is stale)."""
     bench = Bench(switch)
-    outputs = [bench.send(worker, slot=0, phase=phase, values=[value] * 64) for worker, phase, value in TRACE]
-    assert [len(out) for out in outputs] == [0, 2, 0, 2, 0, 0]  # above all: the last one completes nothing
-    assert switch.verdicts(JOB, EPOCH, 0)[Verdict.STALE] == 1
+    outputs = [bench.send(worker, slot=0, phase=phase, values=[value] * 64) for worker, phase, value in trace]
+    late = trace.index(TRACE[4], 1)
+    answers = {i: len(out) for i, out in enumerate(outputs) if out}
+    assert answers == ({1: 2, 3: 2, late: 1} if verdict == Verdict.REPAIR else {1: 2, 3: 2})
+    for _, packet in outputs[late]:
+        assert (packet[SwitchSum].phase, packet[SwitchSum].flags) == (1, Flag.REPAIR)  # its host is past that: ignored
+    assert switch.verdicts(JOB, EPOCH, 0)[verdict] == 1
+    assert bench.row(3, slot=0)["bitmap"] == 0b10  # worker 1 alone: the late packet did not stand in for the lost one
+    assert bench.stored(3, slot=0) == [NEW] * 64
     repaired = bench.send(0, slot=0, phase=3, values=[NEW] * 64)  # worker 0 resends what was lost
     assert [port for port, _ in repaired] == [1, 2]
     assert all(packet[SwitchSum].values == [2 * NEW] * 64 for _, packet in repaired)

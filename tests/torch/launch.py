@@ -1,0 +1,86 @@
+"""Runs a function of tests/torch/scenarios.py on several ranks, each a process of its own, as torchrun does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Outcome:
+    """How one rank ended."""
+
+    status: int | None
+    output: str
+    seconds: float
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def started(scenario: str, ranks: int, **environment: str) -> Iterator[list[subprocess.Popen[str]]]:
+    """The ranks' processes; whatever happens, none is left behind."""
+    port = free_port()
+    processes = []
+    for rank in range(ranks):
+        variables = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("SWITCHSUM_")},
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(ranks),
+            "OMP_NUM_THREADS": "1",
+            **environment,
+        }
+        command = [sys.executable, "-m", "tests.torch.scenarios", scenario]
+        processes.append(
+            subprocess.Popen(command, cwd=ROOT, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        )
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+def collect(processes: list[subprocess.Popen[str]], timeout_s: float) -> list[Outcome]:
+    """Wait for all ranks; a rank that is not done in time has status None."""
+    began = time.monotonic()
+    outcomes = []
+    for process in processes:
+        remaining = max(0.1, timeout_s - (time.monotonic() - began))
+        try:
+            output, _ = process.communicate(timeout=remaining)
+            outcomes.append(Outcome(process.returncode, output, time.monotonic() - began))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+            outcomes.append(Outcome(None, output, time.monotonic() - began))
+    return outcomes
+
+
+def run(scenario: str, ranks: int, timeout_s: float = 120.0, **environment: str) -> list[Outcome]:
+    """Run a scenario to its end."""
+    with started(scenario, ranks, **environment) as processes:
+        return collect(processes, timeout_s)
+
+
+def check(outcomes: list[Outcome]) -> None:
+    """Every rank must have ended well."""
+    for rank, outcome in enumerate(outcomes):
+        assert outcome.status == 0, f"rank {rank} ended with {outcome.status}:\n{outcome.output}"

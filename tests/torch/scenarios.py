@@ -1,0 +1,279 @@
+"""What the ranks of tests/torch do: `python -m tests.torch.scenarios NAME` with torchrun's environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+RANK = int(os.environ.get("RANK", "0"))
+WORLD = int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def begin(**options: object) -> None:
+    dist.init_process_group("switchsum", **options)
+
+
+def sums_of_every_dtype() -> None:
+    """Each dtype, sizes around the packet, sum and average; results equal on all ranks."""
+    begin()
+    for dtype in (
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.float64,
+        torch.int32,
+        torch.int64,
+        torch.int16,
+        torch.uint8,
+    ):
+        for numel in (1, 63, 256, 257, 5000):
+            mine = torch.arange(numel).remainder(17).to(dtype) + RANK
+            expected = sum(torch.arange(numel).remainder(17).to(torch.int64) + r for r in range(WORLD))
+            dist.all_reduce(mine)
+            assert torch.equal(mine.to(torch.int64), expected), (dtype, numel)
+    x = torch.full((1000,), float(RANK))
+    dist.all_reduce(x, op=dist.ReduceOp.AVG)
+    assert torch.allclose(x, torch.full_like(x, (WORLD - 1) / 2))
+    big = torch.full((300,), 2**62 + RANK, dtype=torch.int64)
+    dist.all_reduce(big)
+    expected = (2**62 * WORLD + sum(range(WORLD)) + 2**63) % 2**64 - 2**63
+    assert big.unique().tolist() == [expected]
+    special = torch.ones(600)
+    if RANK == 1:
+        special[3], special[4], special[5] = float("nan"), float("inf"), float("-inf")
+    if RANK == 0:
+        special[5] = float("inf")
+    dist.all_reduce(special)
+    assert special[3].isnan()
+    assert special[4] == float("inf")
+    assert special[5].isnan()
+    assert special[6:].eq(WORLD).all()
+    torch.manual_seed(RANK)
+    values = torch.randn(100_000)
+    dist.all_reduce(values)
+    gathered = [torch.empty_like(values) for _ in range(WORLD)]
+    dist.all_gather(gathered, values)
+    assert all(torch.equal(values.view(torch.int32), other.view(torch.int32)) for other in gathered)
+    dist.destroy_process_group()
+
+
+def shapes_and_handles() -> None:
+    """Non-contiguous, empty, many in flight, futures, several threads, several groups."""
+    begin()
+    whole = torch.zeros(40, 30)
+    part = whole[::2, 1:7]
+    part += RANK + 1
+    dist.all_reduce(part)
+    assert part.eq(WORLD * (WORLD + 1) / 2).all()
+    assert whole.sum() == part.sum()
+    dist.all_reduce(torch.empty(0))
+    tensors = [torch.full((i * 37 + 1,), float(i + RANK)) for i in range(40)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for i, (work, tensor) in enumerate(zip(works, tensors, strict=True)):
+        assert work.wait()
+        assert work.is_completed()
+        assert work.is_success()
+        assert tensor.eq(WORLD * i + sum(range(WORLD))).all()
+    future = dist.all_reduce(torch.ones(10), async_op=True).get_future()
+    assert future.then(lambda done: done.value()[0] * 2).wait().tolist() == [2.0 * WORLD] * 10
+    requires = torch.nn.Parameter(torch.ones(3))
+    dist.all_reduce(requires.data)
+    pair = dist.new_group([0, 1])
+    if RANK < 2:
+        two = torch.full((700,), float(RANK + 1))
+        dist.all_reduce(two, group=pair)
+        assert two.eq(3).all()
+    errors: list[BaseException] = []
+
+    def in_thread() -> None:
+        try:
+            value = torch.full((500,), 1.0)
+            dist.all_reduce(value)
+            assert value.eq(WORLD).all()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=in_thread)
+    thread.start()
+    thread.join()
+    assert not errors
+    dist.destroy_process_group()
+    begin(init_method=f"tcp://127.0.0.1:{os.environ['SECOND_PORT']}", rank=RANK, world_size=WORLD)  # again, in the same process
+    again = torch.ones(5)
+    dist.all_reduce(again)
+    assert again.eq(WORLD).all()
+
+
+def everything_else_through_gloo() -> None:
+    """The other collectives and reductions, as a user calls them."""
+    begin()
+    assert dist.get_backend() == "switchsum"
+    tensor = torch.full((4,), float(RANK))
+    dist.broadcast(tensor, 1)
+    assert tensor.eq(1).all()
+    gathered = [torch.empty(2) for _ in range(WORLD)]
+    dist.all_gather(gathered, torch.full((2,), float(RANK)))
+    assert [int(piece[0]) for piece in gathered] == list(range(WORLD))
+    flat = torch.empty(2 * WORLD)
+    dist.all_gather_into_tensor(flat, torch.full((2,), float(RANK)))
+    assert flat.view(WORLD, 2)[:, 0].tolist() == list(range(WORLD))
+    objects: list[object] = [None] * WORLD
+    dist.all_gather_object(objects, {"rank": RANK})
+    assert objects == [{"rank": r} for r in range(WORLD)]
+    holder = [RANK if RANK == 0 else None]
+    dist.broadcast_object_list(holder, 0)
+    assert holder == [0]
+    reduced = torch.ones(3)
+    dist.reduce(reduced, 0)
+    assert RANK != 0 or reduced.eq(WORLD).all()
+    part = torch.empty(2)
+    dist.reduce_scatter(part, [torch.full((2,), float(RANK)) for _ in range(WORLD)])
+    assert part.eq(sum(range(WORLD))).all()
+    dist.scatter(part, [torch.full((2,), float(r)) for r in range(WORLD)] if RANK == 0 else None, 0)
+    assert part.eq(RANK).all()
+    dist.gather(part, gathered if RANK == 0 else None, 0)
+    received = torch.empty(WORLD)
+    dist.all_to_all_single(received, torch.full((WORLD,), float(RANK)))
+    assert received.tolist() == list(range(WORLD))
+    if RANK == 0:
+        dist.send(torch.full((2,), 7.0), 1)
+    elif RANK == 1:
+        dist.recv(part, 0)
+        assert part.eq(7).all()
+    for operation, expected in ((dist.ReduceOp.MAX, WORLD - 1), (dist.ReduceOp.MIN, 0), (dist.ReduceOp.PRODUCT, 0)):
+        value = torch.full((2,), float(RANK))
+        dist.all_reduce(value, op=operation)
+        assert value.eq(expected).all()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def train(backend: str) -> torch.Tensor:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.BatchNorm1d(64), torch.nn.ReLU(), torch.nn.Linear(64, 3))
+    group = dist.new_group(backend=backend)
+    replica = torch.nn.parallel.DistributedDataParallel(model, process_group=group, find_unused_parameters=True)
+    optimizer = torch.optim.SGD(replica.parameters(), lr=0.05)
+    generator = torch.Generator().manual_seed(RANK)
+    for _ in range(12):
+        inputs = torch.randn(16, 20, generator=generator)
+        loss = torch.nn.functional.cross_entropy(replica(inputs), inputs.argmax(1).remainder(3))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+
+
+def ddp_trains_as_with_gloo() -> None:
+    """The same steps over both: weights equal but for the rounding of gradients; equal bits on all ranks."""
+    begin()
+    ours, theirs = train("switchsum"), train("gloo")
+    assert (ours - theirs).abs().max() < 1e-4
+    others = [torch.empty_like(ours) for _ in range(WORLD)]
+    dist.all_gather(others, ours)
+    assert all(torch.equal(ours, other) for other in others)
+    dist.destroy_process_group()
+
+
+def expect_error(*words: str) -> None:
+    """One all_reduce must fail with all of these words; the process then ends with status 0, within the test's bound."""
+    tensor = torch.ones(2000)
+    try:
+        dist.all_reduce(tensor)
+    except RuntimeError as error:
+        text = str(error)
+        assert all(word in text for word in words), text
+        print(f"as expected: {text}")
+        return
+    raise AssertionError("the sum succeeded")
+
+
+def unsupported_tensors_are_refused() -> None:
+    begin()
+    for tensor, word in (
+        (torch.ones(3, dtype=torch.bool), "torch.bool"),
+        (torch.ones(3, device="meta"), "meta"),
+    ):
+        try:
+            dist.all_reduce(tensor)
+        except ValueError as error:
+            assert word in str(error), error
+            continue
+        raise AssertionError(f"{tensor} was summed")
+    try:
+        dist.all_reduce(torch.ones(3, dtype=torch.int32), op=dist.ReduceOp.AVG)
+    except ValueError as error:
+        assert "AVG" in str(error), error
+    dist.destroy_process_group()
+
+
+def sizes_that_differ_are_told_to_all() -> None:
+    """Rank 1 sums another size: every rank learns who does what."""
+    begin()
+    dist.all_reduce(torch.ones(10))
+    tensor = torch.ones(3000 if RANK == 1 else 2000)
+    try:
+        dist.all_reduce(tensor)
+    except RuntimeError as error:
+        assert "float32[3000]" in str(error), error
+        assert "float32[2000]" in str(error), error
+        return
+    raise AssertionError("ranks that disagree got a sum")
+
+
+def a_dead_rank_is_named() -> None:
+    begin()
+    dist.all_reduce(torch.ones(10))
+    if RANK == 1:
+        os._exit(7)
+    expect_error("rank 1")
+
+
+def a_dead_controller_is_told() -> None:
+    begin()
+    dist.all_reduce(torch.ones(10))
+    print("ready", flush=True)
+    time.sleep(float(os.environ["WAIT_S"]))
+    expect_error("controller")
+
+
+def a_dead_switch_is_told() -> None:
+    begin()
+    dist.all_reduce(torch.ones(10))
+    print("ready", flush=True)
+    time.sleep(float(os.environ["WAIT_S"]))
+    expect_error("switch")
+
+
+def a_rank_that_does_not_come_is_named() -> None:
+    begin(timeout=timedelta(seconds=4))
+    if RANK == 1:
+        time.sleep(12)
+        return
+    expect_error("missing ranks: 1")
+
+
+def end_without_destroy() -> None:
+    begin()
+    tensor = torch.ones(1000)
+    dist.all_reduce(tensor)
+    assert tensor.eq(WORLD).all()
+
+
+def no_controller() -> None:
+    try:
+        begin()
+    except RuntimeError as error:
+        assert os.environ["SWITCHSUM_CONTROLLER"] in str(error), error
+        return
+    raise AssertionError("joined nothing")
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

@@ -1,0 +1,124 @@
+"""`init_process_group("switchsum")` on real processes, real sockets, the embedded switch and the compiled program."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from switchsum.embedded import EmbeddedSwitch
+from tests.torch.launch import check, collect, free_port, run, started
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def controller() -> Iterator[str]:
+    switch = EmbeddedSwitch(ports=8)
+    yield switch.controller
+    switch.close()
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    ["sums_of_every_dtype", "shapes_and_handles", "everything_else_through_gloo", "ddp_trains_as_with_gloo"],
+)
+def test_four_ranks(controller: str, scenario: str) -> None:
+    check(run(scenario, 4, SWITCHSUM_CONTROLLER=controller, SECOND_PORT=str(free_port())))
+
+
+def test_the_embedded_switch_starts_by_itself_and_leaves_nothing() -> None:
+    before = embedded_processes()
+    check(run("end_without_destroy", 3))
+    deadline = time.monotonic() + 30
+    while embedded_processes() - before:
+        assert time.monotonic() < deadline, f"left behind: {embedded_processes() - before}"
+        time.sleep(0.2)
+
+
+def embedded_processes() -> set[int]:
+    """Process ids of embedded switches on this machine."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"switchsum.embedded" in command:
+                found.add(int(entry.name))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("scenario", "bound_s"),
+    [
+        ("unsupported_tensors_are_refused", 60),
+        ("sizes_that_differ_are_told_to_all", 60),
+        ("a_rank_that_does_not_come_is_named", 60),
+    ],
+)
+def test_misuse_is_an_error_on_every_rank(controller: str, scenario: str, bound_s: float) -> None:
+    check(run(scenario, 2, bound_s, SWITCHSUM_CONTROLLER=controller))
+
+
+def test_a_rank_that_dies_is_named_on_the_others(controller: str) -> None:
+    outcomes = run("a_dead_rank_is_named", 3, 60, SWITCHSUM_CONTROLLER=controller)
+    assert outcomes.pop(1).status == 7
+    check(outcomes)
+
+
+def test_an_absent_controller_is_an_error() -> None:
+    check(run("no_controller", 2, 60, SWITCHSUM_CONTROLLER=f"127.0.0.1:{free_port()}", SWITCHSUM_TIMEOUT="3"))
+
+
+def test_a_controller_that_dies_is_told() -> None:
+    """The embedded process is killed: controller and switch go at once, and the controller's end is noticed first."""
+    switch = EmbeddedSwitch(ports=8)
+    with started("a_dead_controller_is_told", 2, SWITCHSUM_CONTROLLER=switch.controller, WAIT_S="1") as processes:
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline().strip() == "ready"
+        os.kill(switch.pid, signal.SIGKILL)
+        check(collect(processes, 60))
+    switch.close()
+
+
+def test_importing_torch_alone_knows_the_backend() -> None:
+    """No import of switchsum in the user's script; the entry point loads nothing heavy."""
+    program = (
+        "import sys, torch.distributed as d; assert 'switchsum' in d.Backend.backend_list; "
+        "assert not {'numba', 'grpc', 'llvmlite', 'switchsum.host_agent'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd="/tmp")
+
+
+def test_without_a_group_there_are_no_statistics() -> None:
+    import switchsum
+
+    with pytest.raises(RuntimeError, match=re.escape('init_process_group("switchsum")')):
+        switchsum.statistics()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("SWITCHSUM_CONTROLLER", "nowhere"),
+        ("SWITCHSUM_TIMEOUT", "soon"),
+        ("SWITCHSUM_SLOTS", "-1"),
+        ("SWITCHSUM_TIMEOUT", "nan"),
+    ],
+)
+def test_bad_settings_name_the_variable(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    from switchsum.settings import Settings
+
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ValueError, match=f"{variable}='{value}'"):
+        Settings.from_environment()
