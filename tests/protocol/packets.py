@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from scapy.config import conf
 from scapy.fields import ByteField, FieldListField, IntField, ShortField, SignedIntField, XByteField, XIntField
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
 
 from switchsum.p4src.layout import HEADER_DTYPE, SERVICE_PORT, WIRE_VERSION, Exponent, PacketType
+
+conf.max_list_count = 1024  # scapy refuses longer lists by default; we carry up to 256 values
 
 _FIELDS = {1: ByteField, 2: ShortField, 4: IntField}
 
