@@ -85,16 +85,17 @@ class SwitchSession:
     # --- election --------------------------------------------------------------------------------------------------
 
     def _open_stream(self, timeout_s: float) -> None:
-        ready = grpc.channel_ready_future(self._channel)
+        # Any switch tells its capabilities. (grpc.channel_ready_future would leave a thread behind that dies with a traceback
+        # when the channel is closed.)
         try:
-            ready.result(timeout=timeout_s)
-        except grpc.FutureTimeoutError:
+            self._stub.Capabilities(p4runtime_pb2.CapabilitiesRequest(), timeout=timeout_s, wait_for_ready=True)
+        except grpc.RpcError as error:
+            if error.code() != grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise self._translated(error) from None
             raise SwitchUnreachable(
                 f"no switch answers P4Runtime at {self.address} within {timeout_s:g} s; "
                 "start it (`switchsum switch`, or simple_switch_grpc) or correct the address"
             ) from None
-        finally:
-            ready.cancel()
         request = p4runtime_pb2.StreamMessageRequest()
         request.arbitration.device_id = self._device_id
         request.arbitration.election_id.CopyFrom(self._election_id)

@@ -191,16 +191,19 @@ class JobClient:
             raise ControllerUnreachable(f"controller at {self.address}: {_text(error)}") from None
 
     def _connect(self, timeout_s: float) -> None:
-        ready = grpc.channel_ready_future(self._channel)
+        """Knock: leaving as nobody changes nothing, and any controller answers it. (grpc.channel_ready_future would leave a
+        thread behind that dies with a traceback when the channel is closed.)"""
         try:
-            ready.result(timeout=timeout_s)
-        except grpc.FutureTimeoutError:
+            self._stub.Leave(pb.MemberRequest(), timeout=timeout_s, wait_for_ready=True)
+        except grpc.RpcError as error:
+            if error.code() in _NO_ANSWER:
+                raise ControllerUnreachable(
+                    f"no controller answers at {self.address} within {timeout_s:g} s; "
+                    "start one (`switchsum controller`) or correct the address"
+                ) from None
             raise ControllerUnreachable(
-                f"no controller answers at {self.address} within {timeout_s:g} s; "
-                "start one (`switchsum controller`) or correct the address"
+                f"what answers at {self.address} is not a switchsum controller ({_text(error)}); correct the address"
             ) from None
-        finally:
-            ready.cancel()
 
     def _report(self, kind: int, detail: str, collective: str) -> None:
         request = pb.ReportRequest(member=self._member, kind=kind, detail=detail, collective=collective)  # type: ignore[arg-type]

@@ -243,6 +243,13 @@ def test_no_controller_is_an_error_that_names_the_address() -> None:
         client.close()
 
 
+def test_something_else_than_a_controller_is_told_apart(switch: SoftSwitch) -> None:
+    client = JobClient(switch.grpc_address)
+    with pytest.raises(ControllerUnreachable, match=f"what answers at {switch.grpc_address} is not a switchsum controller"):
+        client.inspect()
+    client.close()
+
+
 # --- jobs that end badly ------------------------------------------------------------
 
 

@@ -50,6 +50,11 @@ def test_no_switch_is_an_error_that_names_the_address() -> None:
             pass
 
 
+def test_something_else_than_a_switch_is_told_apart(controller: ControllerDaemon) -> None:
+    with pytest.raises(SwitchError, match=f"the switch at {controller.address} answered UNIMPLEMENTED"):
+        SwitchSession(controller.address, 1, 1, timeout_s=20.0, on_lost=print, on_role=print)
+
+
 def test_a_switch_with_another_device_id_is_named(switch: SoftSwitch) -> None:
     with (
         pytest.raises(SwitchError, match=r"refused the session: NOT_FOUND: .*device id 7"),
