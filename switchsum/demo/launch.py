@@ -54,7 +54,12 @@ def run(options: DemoOptions, console: Console, errors: Console, verbose: bool =
             progress.begin("switchsum", "starting switch and controller")
             rack = Rack(family, options, log_level="INFO" if verbose else "WARNING")
             images.save(Path(folder) / IMAGES_FILE, options.seed)
-            through_switch = train("switchsum", options, family, progress, Path(folder), rack.environment)
+            try:
+                through_switch = train("switchsum", options, family, progress, Path(folder), rack.environment)
+            except DemoError as error:
+                account = rack.account()
+                told = f"{error}; the controller says: {account}" if account and account not in str(error) else str(error)
+                raise DemoError(told, error.details) from None
             counts = rack.counts()
             rack.close()
             progress.begin("gloo", "starting workers")

@@ -8,15 +8,19 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from switchsum.demo.events import EventWriter, die_with_parent
 from switchsum.demo.family import Child, Family
 from switchsum.demo.options import DemoOptions
 from switchsum.demo.report import SwitchCounts
 
+if TYPE_CHECKING:
+    from switchsum.protos.job_pb2 import InspectReply
+
 # Compiling the switch program and loading gRPC take a few seconds, more where the processor is shared with others.
 START_PATIENCE_S = 90.0
+ACCOUNT_PATIENCE_S = 3.0  # when something has failed already
 
 
 class RackError(Exception):
@@ -54,20 +58,34 @@ class Rack:
 
     def counts(self) -> SwitchCounts:
         """The counters of the job that ended last, and of the drop simulator. Raises ControllerUnreachable."""
-        from switchsum.host_agent.job_client import JobClient
         from switchsum.p4src.layout import Verdict
 
-        client = JobClient(self._controller)
-        try:
-            reply = client.inspect(self._timeout_s)
-        finally:
-            client.close()
+        reply = self._inspect(self._timeout_s)
         return SwitchCounts(
             dropped_in=sum(reply.dropped_in.values()),
             dropped_out=sum(reply.dropped_out.values()),
             repaired=sum(job.verdicts[Verdict.REPAIR.name] for job in reply.jobs),
             stale=sum(job.verdicts[Verdict.STALE.name] for job in reply.jobs),
         )
+
+    def account(self) -> str:
+        """Why the controller ended the job, in its own words; "" if it did not, or cannot be asked any more."""
+        from switchsum.host_agent.errors import SwitchSumError
+
+        try:
+            jobs = self._inspect(ACCOUNT_PATIENCE_S).jobs
+        except SwitchSumError:
+            return ""
+        return "; ".join(job.ended_because for job in jobs if not job.running)
+
+    def _inspect(self, timeout_s: float) -> InspectReply:
+        from switchsum.host_agent.job_client import JobClient
+
+        client = JobClient(self._controller)
+        try:
+            return client.inspect(timeout_s)
+        finally:
+            client.close()
 
     def close(self) -> None:
         """End both processes, the controller first, so that it can still tidy up the switch."""

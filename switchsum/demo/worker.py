@@ -11,12 +11,14 @@ import time
 import traceback
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from switchsum.demo.events import EventWriter, die_with_parent
 
 if TYPE_CHECKING:
     from switchsum.demo.sums import Reference
+
+_FUTURE_COVER = "Got the following error when running the callback: "
 
 
 @dataclass(frozen=True)
@@ -149,16 +151,17 @@ def main(arguments: list[str]) -> int:
     except Exception as error:
         traceback.print_exc()
         # What the network, a peer or the switch did arrives as RuntimeError or OSError; the rest is a fault of ours.
-        events.send("error", message=_first_line(error), ours=not isinstance(error, RuntimeError | OSError))
+        events.send("error", message=explain(error), ours=not isinstance(error, RuntimeError | OSError))
         sys.stderr.flush()
         # No orderly shutdown: destructors of a broken process group may wait for the peers that are gone.
         os._exit(1)
     return 0
 
 
-def _first_line(error: Exception) -> str:
-    text: Any = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else 'no message'}"
+def explain(error: Exception) -> str:
+    """The first line of an error with its type, without the covers that PyTorch puts around what a future carries."""
+    text = f"{type(error).__name__}: {str(error).strip() or 'no message'}".splitlines()[0]
+    return text.rpartition(_FUTURE_COVER)[2]
 
 
 if __name__ == "__main__":

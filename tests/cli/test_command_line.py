@@ -82,3 +82,13 @@ def test_help_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert "--workers" in done.stdout
     assert done.stdout.endswith("loaded: []\n")
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a training host that has no switch software; modules that do not exist stand in for it."""
+    monkeypatch.setattr(cli, "SWITCH_MODULES", {"no_such_compiler": "switch", "no_such_shell": "switch"})
+    assert run("switch", monkeypatch) == 1
+    assert capsys.readouterr().err == (
+        "error: `switchsum switch` needs no_such_compiler, no_such_shell, which is not installed: "
+        "pip install 'switchsum[switch]'\n"
+    )
