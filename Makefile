@@ -2,10 +2,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+MINUTES ?= 10
 
-.PHONY: demo test lint p4 protos soak clean
+.PHONY: demo test lint format p4 generate protos soak test-bmv2 bench-switch clean
 
-# torch has its own line: the plain specifier finds the CPU build, any other may pull in CUDA.
+# torch has its own line: this specifier finds the CPU build, any other may pull in CUDA.
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check "torch==2.13.0"
@@ -22,3 +23,32 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The compiled switch program: make p4 P4C=/path/to/p4c-bm2-ss
+p4: generate
+	$(BIN)/python -m switchsum.p4src.build_program $(if $(P4C),--p4c $(P4C))
+
+# What the switch program and the hosts share, from p4src/protocol.yaml
+generate: $(STAMP)
+	$(BIN)/python -m switchsum.p4src.generate
+
+protos: $(STAMP)
+	$(BIN)/python -m switchsum.protos.generate
+
+# The seeded simulation: make soak (ten minutes), make soak MINUTES=60, make soak SEEDS=100000
+soak: $(STAMP)
+	$(BIN)/python -m tests.protocol.simulation $(if $(SEEDS),--seeds $(SEEDS),--minutes $(MINUTES))
+
+# Needs simple_switch_grpc on PATH or in SWITCHSUM_BMV2, and root
+test-bmv2: $(STAMP)
+	$(BIN)/python -m pytest -q -m bmv2 tests
+
+bench-switch: $(STAMP)
+	$(BIN)/python -m switchsum.switch_benchmark
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

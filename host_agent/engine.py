@@ -15,10 +15,12 @@ A chunk takes one or more rounds, each one phase of its slot:
 The last round of a chunk carries the proposal for the slot's next one, so that PROPOSE is needed only where some rank had not
 queued it yet (its NONE is the largest code, so all ranks learn it). All ranks see the same maxima and so take the same path.
 
-Loss: a slot resends the same bytes (1) when slots sent later have been answered for longer than the reordering window
-(RFC 8985, RACK), (2) when the retransmission timeout runs out (RFC 6298, doubled up to a cap). A resend asks the switch for
-the row's state, so that silence (a dead switch) is told from waiting (a peer that has not come yet), and both end in a failure
-that names slot, phase and missing workers.
+Loss: a slot resends the same bytes when slots sent later have been answered for longer than the reordering window (RFC 8985,
+RACK; the window grows while the switch says that such resends were not needed). When nothing is answered for a retransmission
+timeout (RFC 6298: one timer, restarted by each answer, doubled up to a cap), the oldest slot alone is resent: its answer shows
+whether the rest was lost, and then brings it back by the first rule. A resend asks the switch for the row's state, so that
+silence (a dead switch) is told from waiting (a peer that has not come yet: a step's first sum waits for the slowest rank), and
+both end in a failure that names slot, phase and missing workers.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ INITIAL_RTO_NS = 50_000_000
 MIN_RTO_NS = 5_000_000  # scheduling noise of a busy host is of this order
 MAX_RTO_NS = 1_000_000_000
 REORDERING_FLOOR_NS = 500_000  # RACK's window is RTT/4, but not below what one batch of packets takes
+MOST_REORDERING = 4  # quarters of the RTT: the window never exceeds one (RFC 8985, section 6.2, step 4)
+RECOVERIES_BEFORE_RESET = 16  # a widened window is kept for this many recoveries (same place)
 RETRIES_BEFORE_SILENCE = 3  # a switch counts as silent only after several unanswered questions
 
 # kinds of collectives
@@ -64,7 +68,9 @@ SHARED_DTYPE = np.dtype(
         ("limit", "i8"), ("switch_timeout_ns", "i8"), ("peer_timeout_ns", "i8"),
         # round trip times, ns (RFC 6298)
         ("srtt", "i8"), ("rttvar", "i8"), ("rto", "i8"), ("newest_answered", "i8"), ("newest_checked", "i8"),
-        ("heard_at", "i8"), ("progress_at", "i8"), ("next_timer", "i8"), ("active", "i8"),
+        ("reordering", "i8"), ("widened_at", "i8"), ("recoveries", "i8"),
+        ("heard_at", "i8"), ("progress_at", "i8"), ("restarted_at", "i8"), ("backoff", "i8"), ("next_timer", "i8"),
+        ("active", "i8"),
         # the stream
         ("queued_chunks", "i8"), ("head", "i8"), ("tail", "i8"),
         ("outbox", "i8"), ("finished", "i8"),
@@ -79,8 +85,8 @@ SHARED_DTYPE = np.dtype(
 SLOT_DTYPE = np.dtype(
     [
         ("phase", "i8"), ("chunk", "i8"), ("collective", "i8"), ("state", "i8"), ("part", "i8"), ("code", "i8"),
-        ("special", "i8"), ("sent_at", "i8"), ("retries", "i8"), ("resent", "i8"), ("length", "i8"), ("queued", "i8"),
-        ("present", "i8"),
+        ("special", "i8"), ("sent_at", "i8"), ("resent", "i8"), ("length", "i8"), ("queued", "i8"),
+        ("present", "i8"), ("early", "i8"),
     ]
 )  # fmt: skip
 COLLECTIVE_DTYPE = np.dtype(
@@ -206,13 +212,15 @@ def _begin_round(shared, index, slots, collectives, packets, outbox, state, part
         if shared.active == 0:  # silence is counted from here: an idle engine hears nothing
             shared.heard_at = now
             shared.progress_at = now
+            shared.restarted_at = now
+            shared.backoff = 0
         shared.active += 1
     slot.state = state
     slot.part = part
     slot.phase = (slot.phase + 1) & 0xFFFFFFFF
-    slot.retries = 0
     slot.resent = 0
     slot.present = 0
+    slot.early = 0
     slot.length = HEADER_BYTES if kind == wire.PROPOSAL else HEADER_BYTES + 4 * shared.elements
     tag = _round_tag(collective.tag, state, part)
     wire.write_header(words, kind, shared.job, shared.epoch, index, exponent, slot.phase, tag, shared.worker, 0)
@@ -282,6 +290,15 @@ def _measure(shared, sample):
 
 
 @nb.njit(cache=True, nogil=True)
+def _widen(shared, now):
+    """The switch had this rank's packet all along, another's is late: be more patient, by one step a round trip."""
+    shared.recoveries = 0
+    if now - shared.widened_at > shared.srtt:
+        shared.widened_at = now
+        shared.reordering = min(shared.reordering + 1, MOST_REORDERING)
+
+
+@nb.njit(cache=True, nogil=True)
 def receive(shared, slots, collectives, packets, kept, outbox, finished, words, length, now):
     """Take one datagram: `words: uint32[]` holds at least `length` bytes of it. Foreign and stale ones are only counted."""
     shared.packets_received += 1
@@ -306,6 +323,8 @@ def receive(shared, slots, collectives, packets, kept, outbox, finished, words, 
     tag = np.int64(swap32(words[4]))
     if kind == wire.STATUS:
         slot.present = tag
+        if slot.early:
+            _widen(shared, now)
         return
     if kind == wire.MISMATCH:
         shared.failure = MISMATCHED
@@ -321,8 +340,15 @@ def receive(shared, slots, collectives, packets, kept, outbox, finished, words, 
         return
 
     shared.progress_at = now
+    shared.restarted_at = now
+    shared.backoff = 0
     shared.newest_answered = max(shared.newest_answered, slot.sent_at)
-    if not slot.resent:  # Karn: an answer to a resent packet says nothing about the round trip
+    if slot.resent:
+        shared.recoveries += 1
+        if shared.recoveries >= RECOVERIES_BEFORE_RESET:
+            shared.reordering = 1
+            shared.recoveries = 0
+    else:  # Karn: an answer to a resent packet says nothing about the round trip
         _measure(shared, now - slot.sent_at)
     if (swap32(words[5]) >> 16) & _REPAIR:
         shared.repairs_received += 1
@@ -378,34 +404,38 @@ def tick(shared, slots, packets, outbox, now):
     if now < shared.next_timer and shared.newest_answered == shared.newest_checked:
         return
     shared.newest_checked = shared.newest_answered
-    window = max(shared.srtt // 4, REORDERING_FLOOR_NS)
-    next_timer = np.int64(0x7FFFFFFFFFFFFFFF)
+    if shared.active == 0:
+        shared.next_timer = np.int64(0x7FFFFFFFFFFFFFFF)
+        return
+    window = max(shared.reordering * shared.srtt // 4, REORDERING_FLOOR_NS)
+    oldest = -1
     for index in range(shared.slots):
         slot = slots[index]
         if slot.state == IDLE:
             continue
-        due = slot.sent_at + min(shared.rto << min(slot.retries, 10), MAX_RTO_NS)
-        if slot.sent_at + window < shared.newest_answered:
+        # A row that is known to hold this rank's packet waits for somebody else's: asking again early would hardly help.
+        patience = max(window, shared.rto) if (slot.present >> shared.worker) & 1 else window
+        if slot.sent_at + patience < shared.newest_answered:
             shared.early_repairs += 1
             slot.resent = 1
-            _transmit(shared, index, slots, outbox, now)
-        elif now >= due:
-            if now - shared.heard_at > shared.switch_timeout_ns and slot.retries >= RETRIES_BEFORE_SILENCE:
-                shared.failure = SWITCH_SILENT
-                shared.failed_slot = index
-                return
-            if now - shared.progress_at > shared.peer_timeout_ns:
-                shared.failure = PEERS_MISSING
-                shared.failed_slot = index
-                return
-            shared.timeouts += 1
-            slot.resent = 1
-            slot.retries += 1
+            slot.early = 1
             wire.add_flags(packets[index], _WANT_STATUS)
             _transmit(shared, index, slots, outbox, now)
-        due = slot.sent_at + min(shared.rto << min(slot.retries, 10), MAX_RTO_NS)
-        next_timer = min(next_timer, due)
-    shared.next_timer = next_timer
+        if oldest < 0 or slot.sent_at < slots[oldest].sent_at:
+            oldest = index
+    if now >= shared.restarted_at + min(shared.rto << min(shared.backoff, 10), MAX_RTO_NS):
+        silent = now - shared.heard_at > shared.switch_timeout_ns and shared.backoff >= RETRIES_BEFORE_SILENCE
+        if silent or now - shared.progress_at > shared.peer_timeout_ns:
+            shared.failure = SWITCH_SILENT if silent else PEERS_MISSING
+            shared.failed_slot = oldest
+            return
+        shared.timeouts += 1
+        shared.backoff += 1
+        shared.restarted_at = now
+        slots[oldest].resent = 1
+        wire.add_flags(packets[oldest], _WANT_STATUS)
+        _transmit(shared, oldest, slots, outbox, now)
+    shared.next_timer = shared.restarted_at + min(shared.rto << min(shared.backoff, 10), MAX_RTO_NS)
 
 
 @dataclass(frozen=True)
@@ -447,6 +477,7 @@ class Engine:
         shared.slots, shared.elements, shared.limit = slots, elements, q.lane_limit(world_size)
         shared.switch_timeout_ns, shared.peer_timeout_ns = switch_timeout_ns, peer_timeout_ns
         shared.rto = INITIAL_RTO_NS
+        shared.reordering = 1
         self._slots = np.zeros(slots, SLOT_DTYPE).view(np.recarray)
         self._slots.chunk = np.arange(slots)
         self._slots.phase = first_phase

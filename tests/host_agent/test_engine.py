@@ -167,6 +167,23 @@ def test_the_timeout_doubles_up_to_the_cap() -> None:
     assert gaps == [min(INITIAL_RTO_NS << i, MAX_RTO_NS) for i in range(10)]
 
 
+def test_a_timeout_resends_the_oldest_packet_alone() -> None:
+    """A rank that waits for a slower one must not repeat its whole window; an answer to the probe brings the rest back."""
+    engine = make(slots=5)
+    submit(engine, tensor(5))
+    proposals = engine.datagrams_to_send()
+    engine.tick(0)
+    engine.tick(INITIAL_RTO_NS)
+    [probe] = engine.datagrams_to_send()
+    assert int(header(probe)["slot"]) == 0
+    engine.receive(answer(probe), INITIAL_RTO_NS + MS)  # so the others were lost, and are resent at once
+    engine.tick(INITIAL_RTO_NS + MS)
+    sent = engine.datagrams_to_send()
+    assert sorted(int(header(d)["slot"]) for d in sent if header(d)["type"] == PacketType.PROPOSAL) == [1, 2, 3, 4]
+    assert len(proposals) == 5
+    assert engine.counters()["timeouts"] == 1
+
+
 def test_round_trips_set_the_timeout_as_rfc_6298_says() -> None:
     engine = make(slots=1)
     submit(engine, tensor(3))
@@ -214,6 +231,62 @@ def test_answers_to_later_packets_repair_an_earlier_one_before_its_timeout() -> 
     assert [int(header(d)["phase"]) for d in repaired] == [1]
     assert engine.counters()["early_repairs"] == 1
     assert engine.counters()["timeouts"] == 0
+
+
+def early_repair(engine: Engine, other: bytes, now: int, step: int = 2 * MS) -> tuple[bytes, bytes, int]:
+    """Let slot 1 go round until slot 0 resends: (the resent packet, slot 1's next, the time)."""
+    for _ in range(50):
+        now += step
+        engine.receive(answer(other), now)
+        engine.tick(now)
+        sent = engine.datagrams_to_send()
+        other = next(d for d in sent if header(d)["slot"] == 1)
+        repaired = [d for d in sent if header(d)["slot"] == 0]
+        if repaired:
+            return repaired[0], other, now
+    raise AssertionError("no early repair")
+
+
+def test_a_row_that_has_our_packet_is_not_asked_early_again() -> None:
+    """The switch answers an early resend with who is there: this rank is, so the next one waits for as long as a timeout."""
+    engine = make(slots=2, world_size=2)
+    submit(engine, tensor(200))
+    _, other = engine.datagrams_to_send()
+    resent, other, now = early_repair(engine, other, 0)
+    assert int(header(resent)["flags"]) == Flag.WANT_STATUS
+    engine.receive(answer(resent, type=PacketType.STATUS, tag=0b01), now)
+    for _ in range(20):
+        now += MS
+        engine.receive(answer(other), now)
+        engine.tick(now)
+        sent = engine.datagrams_to_send()
+        other = next(d for d in sent if header(d)["slot"] == 1)
+        if any(header(d)["slot"] == 0 for d in sent):
+            break
+    assert now > engine.state[0][0].rto
+    assert engine.counters()["timeouts"] == 0
+
+
+def test_needless_repairs_widen_the_reordering_window() -> None:
+    """RFC 8985, section 6.2: told that it was needless, the engine waits longer the next time."""
+    waits = []
+    engine = make(slots=2, world_size=2)
+    submit(engine, tensor(2000))
+    first, other = engine.datagrams_to_send()
+    now = 0
+    for _ in range(2):
+        began = now
+        resent, other, now = early_repair(engine, other, now, 4 * MS)
+        waits.append(now - began)
+        engine.receive(answer(resent, type=PacketType.STATUS, tag=0b01), now + 1)
+        engine.receive(answer(resent), now + 2)
+        engine.tick(now + 2)
+        [first] = [d for d in engine.datagrams_to_send() if header(d)["slot"] == 0]
+        now += 2
+    assert first
+    assert waits[1] >= waits[0]
+    shared = engine.state[0][0]
+    assert shared.reordering == 3
 
 
 def test_stale_and_foreign_datagrams_are_counted_and_change_nothing() -> None:

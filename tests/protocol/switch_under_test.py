@@ -11,17 +11,16 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from switchsum.softswitch.dataplane import Dataplane
-from switchsum.softswitch.tables import Exact
-
 from switchsum.p4src.layout import SERVICE_PORT, RejectReason, Verdict
+from switchsum.softswitch.dataplane import Dataplane
 from switchsum.softswitch.program import Program
+from switchsum.softswitch.tables import Exact
 
 BUILD = Path(__file__).resolve().parents[2] / "p4src" / "build"
 
 SWITCH_MAC = 0x025353000000
 SWITCH_IP = int(ipaddress.IPv4Address("10.83.0.1"))
-FLOOD_GROUP = 0x8000
+FLOOD_GROUP = 0x7FFF
 
 JOBS = "SwitchIngress.service.membership.jobs"
 WORKERS = "SwitchIngress.service.membership.workers"
@@ -80,9 +79,10 @@ def frame_of(worker: Worker, payload: bytes, destination_port: int = SERVICE_POR
 class SwitchUnderTest:
     """A Dataplane with the switch's own address, and jobs put in and taken out as the controller does."""
 
-    def __init__(self, layout: str = "lanes", elements: int = 64, seed: int = 0) -> None:
+    def __init__(self, layout: str = "lanes", elements: int = 64, seed: int = 0, program: Program | None = None) -> None:
+        """`program`: another one than the committed build of this layout and size."""
         self.elements = elements
-        self.dataplane = Dataplane(load_program(layout, elements), seed=seed)
+        self.dataplane = Dataplane(program or load_program(layout, elements), seed=seed)
         self.reset()
 
     def reset(self) -> None:

@@ -1,6 +1,6 @@
 """A few thousand seeds of the simulation; `make soak` runs a hundred thousand or for a given time.
 
-Seen red on purpose (2026-11-29): see test_breaking_the_rules_is_noticed.
+That it can fail: test_mutations.py.
 """
 
 from __future__ import annotations

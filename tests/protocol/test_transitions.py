@@ -2,8 +2,8 @@
 
 scapy builds and reads the packets. After each step: what left and where, what was counted, what the registers hold.
 
-Seen red on purpose (2026-11-29): with the stale rule of slots.p4 flipped (`age < 0x80000000` to `age >= 0x80000000`), with the
-epoch comparison removed, and with the exponent maximum removed; see test_breaking_the_rules_is_noticed for how to repeat it.
+That they can fail: test_mutations.py breaks the compiled program rule by rule and sees the simulation go red each time; these
+tests went red with the first three of its mutations as well (2026-11-29).
 """
 
 from __future__ import annotations
