@@ -13,6 +13,7 @@ port. In a `rack` a port reaches the hosts that its list names, by Ethernet:
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv4Network
@@ -44,7 +45,7 @@ class Station:
     port: int
 
 
-class Fabric:
+class Fabric(ABC):
     """What both kinds have. `ports` in ascending order; `stations` only where the switch carries other traffic too."""
 
     carries_other_traffic = False
@@ -60,9 +61,9 @@ class Fabric:
         """The fabric of a softswitch with these ports: switch port -> (host, UDP port)."""
         return LoopbackFabric(sockets)
 
+    @abstractmethod
     def attach(self, address: str, job_load: Mapping[int, int], total_load: Mapping[int, int]) -> Attachment:
         """The port for a worker at `address`; the loads count workers by port. Raises ValueError with a sentence."""
-        raise NotImplementedError
 
 
 class LoopbackFabric(Fabric):

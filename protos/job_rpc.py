@@ -3,6 +3,7 @@
 By hand on purpose: what grpcio-tools generates insists on a grpcio at least as new as itself.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,26 +43,26 @@ class JobServiceStub:
         )
 
 
-class JobServicer:
+class JobServicer(ABC):
     """Base of the server's side; see job.proto for what each call promises."""
 
-    def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinReply:
-        raise NotImplementedError
+    @abstractmethod
+    def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinReply: ...
 
-    def Watch(self, request: pb.MemberRequest, context: grpc.ServicerContext) -> Iterator[pb.JobEvent]:
-        raise NotImplementedError
+    @abstractmethod
+    def Watch(self, request: pb.MemberRequest, context: grpc.ServicerContext) -> Iterator[pb.JobEvent]: ...
 
-    def Renew(self, request: pb.MemberRequest, context: grpc.ServicerContext) -> pb.RenewReply:
-        raise NotImplementedError
+    @abstractmethod
+    def Renew(self, request: pb.MemberRequest, context: grpc.ServicerContext) -> pb.RenewReply: ...
 
-    def Report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportReply:
-        raise NotImplementedError
+    @abstractmethod
+    def Report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportReply: ...
 
-    def Leave(self, request: pb.MemberRequest, context: grpc.ServicerContext) -> pb.LeaveReply:
-        raise NotImplementedError
+    @abstractmethod
+    def Leave(self, request: pb.MemberRequest, context: grpc.ServicerContext) -> pb.LeaveReply: ...
 
-    def Inspect(self, request: pb.InspectRequest, context: grpc.ServicerContext) -> pb.InspectReply:
-        raise NotImplementedError
+    @abstractmethod
+    def Inspect(self, request: pb.InspectRequest, context: grpc.ServicerContext) -> pb.InspectReply: ...
 
 
 def add_job_servicer(servicer: JobServicer, server: grpc.Server) -> None:

@@ -10,7 +10,7 @@ from switchsum.softswitch.device import Device
 from switchsum.softswitch.p4runtime_server import P4RuntimeServer
 from switchsum.softswitch.udp_ports import UdpPorts
 
-# The defaults of p4src/protocol.yaml, which this package may not import; tests/softswitch/test_softswitch_daemon.py compares them.
+# The defaults of p4src/protocol.yaml, which this package may not import; test_softswitch_daemon.py compares them.
 DEFAULT_SWITCH_IP = "10.83.0.1"
 DEFAULT_SERVICE_PORT = 0x5353
 
