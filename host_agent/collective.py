@@ -56,7 +56,6 @@ class CollectiveQueue:
         self._running: dict[int, _Pending] = {}
         self._submitted = 0
         self._error: SwitchSumError | None = None
-        self._closing = False
         self._drained = threading.Condition(self._lock)
         self._thread = threading.Thread(target=self._loop, name="switchsum-agent", daemon=True)
         self._thread.start()
@@ -71,17 +70,16 @@ class CollectiveQueue:
             error = self._error
             if error is None:
                 self._waiting.append(_Pending(source, target, description, done))
+                self._transport.wake()  # under the lock: close() cannot have closed the transport yet
         if error is not None:
             done(error)
-            return
-        self._transport.wake()
 
     def fail(self, error: SwitchSumError) -> None:
         """End everything pending and everything to come with `error` (the epoch is over); from any thread."""
         with self._lock:
             if self._error is None:
                 self._error = error
-        self._transport.wake()
+                self._transport.wake()
 
     @property
     def current(self) -> str:
@@ -105,25 +103,24 @@ class CollectiveQueue:
 
     def close(self) -> None:
         """Stop the thread and close the socket. What is still pending ends with an error."""
-        with self._lock:
-            self._closing = True
-            if self._error is None:
-                self._error = SwitchSumError("the process group was destroyed while this collective was pending")
-        self._transport.wake()
+        self.fail(SwitchSumError("the process group was destroyed while this collective was pending"))
         self._thread.join()
         self._transport.close()
 
     def _loop(self) -> None:
         while True:
-            ended, closing = self._exchange()
+            ended, over = self._exchange()
             for pending, error in ended:
                 pending.done(error)
-            if closing:
+            if over:  # the engine must not run on: the tensors that it would write to are their owners' again
                 return
             self._transport.run(self._engine)
 
     def _exchange(self) -> tuple[list[tuple[_Pending, SwitchSumError | None]], bool]:
-        """Between two runs: give the engine what was submitted, take what is done. No callback runs under the lock."""
+        """Between two runs: give the engine what was submitted, take what is done. No callback runs under the lock.
+
+        The second value tells that the queue has failed or is being closed; nothing is pending then, nor ever will be.
+        """
         failure = self._engine.failure
         if failure is not None and self._error is None:
             failed = self._on_failure(failure, self._explain(failure))
@@ -145,7 +142,7 @@ class CollectiveQueue:
                 self._running[number] = pending
                 self._submitted += 1
             self._drained.notify_all()
-            return ended, self._closing
+            return ended, self._error is not None
 
     def _explain(self, failure: EngineFailure) -> SwitchSumError:
         shared = self._engine.state[0][0]

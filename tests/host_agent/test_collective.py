@@ -1,0 +1,120 @@
+"""The queue between callers and the engine, over a real socket whose other end is a switch for a job of one worker."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from switchsum.host_agent.collective import CollectiveQueue
+from switchsum.host_agent.engine import MAX_QUEUED, Engine
+from switchsum.host_agent.errors import SwitchSumError
+from switchsum.host_agent.transport import Transport
+from tests.host_agent.test_engine import answer
+
+LIMIT_S = 20.0
+
+
+class Rack:
+    """A queue, and the socket that plays its switch."""
+
+    def __init__(self) -> None:
+        self.switch = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.switch.bind(("127.0.0.1", 0))
+        self.switch.settimeout(LIMIT_S)
+        transport = Transport("127.0.0.1")
+        transport.connect(*self.switch.getsockname())
+        self._closed = False
+        self._agent = ("127.0.0.1", transport.local_port)
+        engine = Engine(job=3, epoch=5, worker=0, world_size=1, slots=2, elements=64)
+        self.queue = CollectiveQueue(engine, transport, on_failure=lambda failure, error: error)
+
+    def close(self) -> None:
+        """Waits for the queue's thread."""
+        if not self._closed:
+            self._closed = True
+            self.queue.close()
+            self.switch.close()
+
+    def receive(self) -> bytes:
+        return self.switch.recv(65536)
+
+    def reply(self, contribution: bytes) -> None:
+        self.switch.sendto(answer(contribution), self._agent)
+
+
+@pytest.fixture
+def rack() -> Iterator[Rack]:
+    rack = Rack()
+    yield rack
+    rack.close()
+
+
+def test_after_a_failure_no_tensor_is_touched(rack: Rack) -> None:
+    """The answer that would finish a sum comes after the epoch's end: the tensor is its owner's again by then.
+
+    (With an engine that ran on, it was overwritten, and the queue's thread died of a KeyError.)
+    """
+    tensor = np.full(64, 3.0, np.float32)
+    told: list[SwitchSumError | None] = []
+    ended = threading.Event()
+
+    def tell(error: SwitchSumError | None) -> None:
+        told.append(error)
+        ended.set()
+
+    rack.queue.submit(tensor, tensor, "sum", tell)
+    rack.reply(rack.receive())  # the proposal
+    values = rack.receive()
+    reason = SwitchSumError("the epoch is over")
+    rack.queue.fail(reason)
+    assert ended.wait(LIMIT_S)
+    assert told == [reason]
+    tensor[:] = -1.0
+    rack.reply(values)
+    rack.queue.submit(tensor, tensor, "sum", told.append)
+    assert told == [reason, reason]
+    rack.close()
+    rack.queue.fail(SwitchSumError("news that come too late"))
+    assert (tensor == -1.0).all()
+
+
+def test_more_sums_than_the_engine_holds(rack: Rack) -> None:
+    """They wait their turn; each ends once, in order, right."""
+    count = 2 * MAX_QUEUED + 100
+    tensors = [np.full(1, float(number), np.float32) for number in range(count)]
+    order: list[int] = []
+    ended = threading.Event()
+
+    def done(number: int, error: SwitchSumError | None) -> None:
+        assert error is None
+        order.append(number)
+        if len(order) == count:
+            ended.set()
+
+    def serve() -> None:
+        while not ended.is_set():
+            rack.reply(rack.receive())
+
+    server = threading.Thread(target=serve, daemon=True)
+    for number, tensor in enumerate(tensors):
+        rack.queue.submit(tensor, tensor, "sum", lambda error, number=number: done(number, error))  # type: ignore[misc]
+    server.start()
+    assert ended.wait(LIMIT_S)
+    rack.queue.submit(np.ones(1, np.float32), np.ones(1, np.float32), "sum", lambda error: None)  # lets `serve` see the end
+    server.join(LIMIT_S)
+    assert order == list(range(count))
+    assert [float(tensor[0]) for tensor in tensors] == [float(number) for number in range(count)]
+
+
+def test_closing_with_sums_pending_ends_each_with_an_error(rack: Rack) -> None:
+    told: list[SwitchSumError | None] = []
+    for _ in range(MAX_QUEUED + 1):
+        tensor = np.ones(1, np.float32)
+        rack.queue.submit(tensor, tensor, "sum", told.append)
+    rack.close()
+    assert len(told) == MAX_QUEUED + 1
+    assert {str(error) for error in told} == {"the process group was destroyed while this collective was pending"}
