@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -157,10 +158,7 @@ def run(
     if fabric is not None:
         network = fabrics.load(fabric)
     else:
-        if ports < 1 or not 0 < udp_base <= 65535 - ports:
-            raise ValueError(
-                f"UDP ports {udp_base + 1} to {udp_base + ports} do not exist; give the base that the switch was given"
-            )
+        _check_loopback(udp_host, udp_base, ports)
         network = Fabric.loopback({number: (udp_host, udp_base + number) for number in range(1, ports + 1)})
     daemon = ControllerDaemon(
         fabric=network,
@@ -218,6 +216,23 @@ def _check(
     ):
         if not low <= value <= high:
             raise ValueError(f"{name} {value} is out of range: {low} to {high}{unit}")
+
+
+def _check_loopback(udp_host: str, udp_base: int, ports: int) -> None:
+    """What would else be noticed by the first job, or by its packets."""
+    if not 1 <= ports <= fabrics.MAX_PORT:
+        raise ValueError(f"{ports} ports: a switch has 1 to {fabrics.MAX_PORT}")
+    if not 0 < udp_base <= 65535 - ports:
+        raise ValueError(f"UDP ports {udp_base + 1} to {udp_base + ports} do not exist; give the base that the switch was given")
+    try:
+        loopback = IPv4Address(udp_host).is_loopback
+    except AddressValueError:
+        loopback = False
+    if not loopback:
+        raise ValueError(
+            f"host {udp_host!r} is not an IPv4 address of loopback, such as 127.0.0.1, where an embedded switch's ports are; "
+            "describe any other network in a file (--fabric)"
+        )
 
 
 def _check_address(name: str, text: str, lowest_port: int) -> None:

@@ -26,6 +26,13 @@ MISUSE = {
     "demo digits": "Got unexpected extra argument(s) (digits) (see `switchsum demo --help`)",
     "train": "No such command 'train' (see `switchsum --help`)",
     "switch --ports 0": "0 ports: a switch needs at least one",
+    "controller --ports 0": "0 ports: a switch has 1 to 510",
+    "controller --ports 511": "511 ports: a switch has 1 to 510",
+    "controller --udp-base 0": "UDP ports 1 to 8 do not exist; give the base that the switch was given",
+    "controller --host nowhere": "host 'nowhere' is not an IPv4 address of loopback, such as 127.0.0.1, where an embedded "
+    "switch's ports are; describe any other network in a file (--fabric)",
+    "controller --host 10.0.0.1": "host '10.0.0.1' is not an IPv4 address of loopback, such as 127.0.0.1, where an embedded "
+    "switch's ports are; describe any other network in a file (--fabric)",
     "switch --udp-base 65530": "UDP ports 65531 to 65538 do not exist; choose a base of 1 to 65527",
 }
 
