@@ -223,7 +223,7 @@ def _check_loopback(udp_host: str, udp_base: int, ports: int) -> None:
     if not 1 <= ports <= fabrics.MAX_PORT:
         raise ValueError(f"{ports} ports: a switch has 1 to {fabrics.MAX_PORT}")
     if not 0 < udp_base <= 65535 - ports:
-        raise ValueError(f"UDP ports {udp_base + 1} to {udp_base + ports} do not exist; give the base that the switch was given")
+        raise ValueError(f"UDP ports {udp_base + 1} to {udp_base + ports} do not exist; give the base that the switch got")
     try:
         loopback = IPv4Address(udp_host).is_loopback
     except AddressValueError:

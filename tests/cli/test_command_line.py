@@ -28,7 +28,7 @@ MISUSE = {
     "switch --ports 0": "0 ports: a switch needs at least one",
     "controller --ports 0": "0 ports: a switch has 1 to 510",
     "controller --ports 511": "511 ports: a switch has 1 to 510",
-    "controller --udp-base 0": "UDP ports 1 to 8 do not exist; give the base that the switch was given",
+    "controller --udp-base 0": "UDP ports 1 to 8 do not exist; give the base that the switch got",
     "controller --host nowhere": "host 'nowhere' is not an IPv4 address of loopback, such as 127.0.0.1, where an embedded "
     "switch's ports are; describe any other network in a file (--fabric)",
     "controller --host 10.0.0.1": "host '10.0.0.1' is not an IPv4 address of loopback, such as 127.0.0.1, where an embedded "
