@@ -1,13 +1,16 @@
-"""python -m switchsum.switch_benchmark [build.json ...]: nanoseconds of compiled code for each contribution.
+"""python -m switchsum.switch_benchmark [--bmv2 PATH] [build.json ...]: nanoseconds of compiled code for each contribution.
 
 For every build of the switch program (p4src/build by default) a job of four workers runs whole rounds: one overwrite, two
 additions, one addition that completes the sum and multicasts it to all four. The sums are checked before anything is timed. A
-contribution that only adds is timed too, in a job of 32 workers that is never complete.
+contribution that only adds is timed too, in a job of 32 workers that is never complete. With --bmv2 (as root), the rounds of
+four workers also go through simple_switch_grpc, by real packets: see bmv2_benchmark.py.
 """
 
 from __future__ import annotations
 
+import argparse
 import ipaddress
+import os
 import struct
 import sys
 import time
@@ -15,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from switchsum.bmv2_benchmark import rates
+from switchsum.bmv2_namespace import what_is_missing
 from switchsum.p4src.layout import HEADER_BYTES, HEADER_DTYPE, SERVICE_PORT, WIRE_VERSION, PacketType
 from switchsum.softswitch.benchmark import Packets, Timing, measure
 from switchsum.softswitch.dataplane import Dataplane, Program, Table
@@ -112,8 +117,26 @@ def time_rounds(program: Program, workers: int, senders: int) -> Timing:
     return measure(dataplane, packets, next_phase)
 
 
+def bmv2_rates(binary: str, path: Path, program: Program, workers: int = 4) -> list[str]:
+    """The rounds of time_rounds() through BMv2, as lines to print. Errors: those of bmv2_benchmark.rates()."""
+    dataplane = Dataplane(program)
+    install_job(dataplane, workers)
+    rng = np.random.default_rng(1)
+    values = rng.integers(0, (1 << 32) // workers, (workers, elements_of(program)), np.uint32)
+    frames = [[contribution(w, slot, values[w]) for slot in range(SLOTS_USED)] for w in range(workers)]
+    return rates(binary, path, dataplane, frames, values.astype(np.uint64).sum(axis=0) % (1 << 32))
+
+
 def main(arguments: list[str]) -> int:
-    paths = [Path(a) for a in arguments] or sorted(BUILD.glob("*.json"))
+    parser = argparse.ArgumentParser(prog="python -m switchsum.switch_benchmark", description="Nanoseconds a contribution.")
+    parser.add_argument("builds", nargs="*", type=Path, help="BMv2 JSON files; default: all of p4src/build")
+    parser.add_argument("--bmv2", metavar="PATH", help="measure this simple_switch_grpc beside it; needs root and iproute2")
+    options = parser.parse_args(arguments)
+    if options.bmv2 and (problem := what_is_missing()):
+        parser.error(f"--bmv2 needs a network namespace, but {problem}")
+    if options.bmv2 and not os.access(options.bmv2, os.X_OK):
+        parser.error(f"--bmv2 {options.bmv2} is not a program that can be run; give the path of simple_switch_grpc")
+    paths = options.builds or sorted(BUILD.glob("*.json"))
     paths = [path for path in paths if "manifest" not in path.name]
     if not paths:
         print(f"no builds in {BUILD}: run make p4", file=sys.stderr)
@@ -127,6 +150,8 @@ def main(arguments: list[str]) -> int:
               f"compile {time.perf_counter() - loaded:.2f} s (cached: less)")  # fmt: skip
         print(f"  whole rounds of 4 workers, multicast included: {time_rounds(program, 4, 4)}")
         print(f"  additions alone, sum not complete:             {time_rounds(program, 32, 31)}")
+        for line in bmv2_rates(options.bmv2, path, program) if options.bmv2 else ():
+            print(f"  {line}", flush=True)
     return 0
 
 
