@@ -106,6 +106,7 @@ class Member:
     lease_until: float | None = None  # None: not admitted yet, so nothing to renew
     left: bool = False
     collective: str | None = None  # its own account, once ranks disagree
+    waits_in: tuple[str, float] | None = None  # once others left: the collective it is in, and when it first said so
 
 
 @dataclass(eq=False)
@@ -121,6 +122,7 @@ class Job:
     members: dict[int, Member] = field(default_factory=dict)  # by rank
     ended: Ended | None = None
     verdict_at: float | None = None  # when the ranks' descriptions are due
+    ask_at: float = 0.0  # when those who stay are asked again whether they wait for those who left
 
     def __str__(self) -> str:
         return f"job {self.name!r} ({self.state.value}, {len(self.members)} of {self.world_size} ranks)"
@@ -451,11 +453,20 @@ class Registry:
         self._judge(job, now)
 
     def describe(self, key: str, collective: str, now: float) -> None:
-        """A member's answer to AskDescription."""
+        """A member's answer to AskDescription: "#5 all_reduce(sum) ...", or "none" when it is in no collective."""
         found = self._admitted(key)
-        if found is not None:
-            found[1].collective = collective
-            self._judge(found[0], now)
+        if found is None:
+            return
+        job, member = found
+        if job.verdict_at is not None:
+            member.collective = collective
+            self._judge(job, now)
+        elif not collective.startswith("#"):
+            member.waits_in = None
+        elif member.waits_in is None or member.waits_in[0] != collective:
+            member.waits_in = (collective, now)
+        elif now - member.waits_in[1] >= self._lease_s:
+            self._strand(job, member, collective)
 
     def report_failure(self, key: str, detail: str, cause: Cause) -> None:
         """A member cannot go on (`cause`: FAILED, or SWITCH_LOST if it hears nothing from the switch)."""
@@ -471,6 +482,7 @@ class Registry:
             if job.state is State.RUNNING and expired:
                 self._lose(expired, job, f"did not renew its lease for {self._lease_s:g} s: it died, hangs or is cut off")
             self._judge(job, now)
+            self._ask_the_rest(job, now)
 
     def end_all(self, cause: Cause, sentence: str) -> None:
         """Every job ends, and every waiting rank is turned away, for the same reason."""
@@ -496,6 +508,23 @@ class Registry:
             "Every rank must call the same collectives in the same order"
         )
         self._end(job, Ended(Cause.MISMATCH, sentence, tuple(sorted(job.members))))
+
+    def _ask_the_rest(self, job: Job, now: float) -> None:
+        """A rank leaves when its own collectives are done. Whoever is in one for a lease after that waits in vain."""
+        present = [member for member in job.members.values() if not member.left]
+        if job.state is not State.RUNNING or job.verdict_at is not None or len(present) == len(job.members):
+            return
+        if now >= job.ask_at:
+            job.ask_at = now + self._lease_s / 2
+            self._effects += [AskDescription(member) for member in present]
+
+    def _strand(self, job: Job, member: Member, collective: str) -> None:
+        gone = [other.application for _, other in sorted(job.members.items()) if other.left]
+        sentence = (
+            f"{', '.join(map(str, gone))} left job {job.name!r}, and {member.application} waits in {collective}: "
+            "every rank must call the same collectives before it ends"
+        )
+        self._end(job, Ended(Cause.LOST_WORKER, sentence, tuple(one.rank for one in gone)))
 
     def _lose(self, lost: list[Member], job: Job, how: str) -> None:
         names = ", ".join(str(member.application) for member in lost)

@@ -255,7 +255,7 @@ def test_a_member_that_left_has_no_lease_to_lose() -> None:
     machine.leave(keys[0])
     machine.renew(keys[1], 4.0)
     machine.tick(6.0)
-    assert machine.take_effects() == []
+    assert [type(effect) for effect in machine.take_effects()] == [AskDescription]  # the other one, and no ending
 
 
 def test_the_last_one_to_leave_ends_the_job_and_frees_its_slots_once_it_is_off_the_switch() -> None:
@@ -272,6 +272,36 @@ def test_the_last_one_to_leave_ends_the_job_and_frees_its_slots_once_it_is_off_t
     machine.uninstalled(job)
     assert machine.free_slots == TOTAL
     assert list(machine.history) == [job]
+
+
+def test_who_waits_for_a_rank_that_left_is_told_after_a_lease() -> None:
+    """sys.exit() in one rank; without this the others waited for the process group's timeout, half an hour."""
+    machine = registry()
+    keys = running(machine, world=3)
+    machine.tick(1.0)
+    assert machine.take_effects() == []  # nobody left, nobody is asked
+    machine.leave(keys[1])
+    machine.tick(1.1)
+    asked = machine.take_effects()
+    assert [effect.member.application.rank for effect in asked if isinstance(effect, AskDescription)] == [0, 2]
+    machine.describe(keys[0], "none (after 7 collectives)", now=1.2)
+    machine.describe(keys[2], "#6 all_reduce(sum) of float32[9]", now=1.2)
+    for now, collective in ((4.0, "#7 all_reduce(sum) of float32[9]"), (8.9, "#7 all_reduce(sum) of float32[9]")):
+        for key in (keys[0], keys[2]):
+            machine.renew(key, now)
+        machine.describe(keys[0], "none (after 7 collectives)", now)
+        machine.describe(keys[2], collective, now)
+        machine.tick(now)
+        assert {type(effect) for effect in machine.take_effects()} == {AskDescription}
+    machine.describe(keys[2], "#7 all_reduce(sum) of float32[9]", now=4.0 + LEASE_S)
+    effects = machine.take_effects()
+    assert [type(effect) for effect in effects] == [End, End, End, Uninstall]
+    assert effects[0].ended == jobs.Ended(  # type: ignore[union-attr]
+        Cause.LOST_WORKER,
+        "rank 1 (host h1, pid 101) left job 'a', and rank 2 (host h2, pid 102) waits in #7 all_reduce(sum) of float32[9]: "
+        "every rank must call the same collectives before it ends",
+        (1,),
+    )
 
 
 def test_a_rank_that_left_may_form_the_next_job_of_that_name_while_others_still_leave() -> None:
