@@ -14,6 +14,7 @@ from switchsum.host_agent.collective import CollectiveQueue, Done
 from switchsum.host_agent.engine import Engine, EngineFailure
 from switchsum.host_agent.errors import EpochEnded, SwitchSumError
 from switchsum.host_agent.job_client import JobClient
+from switchsum.host_agent.prepare import prepare
 from switchsum.host_agent.transport import Transport
 
 VERDICT_WAIT_S = 3.0  # how long a failed rank waits for the controller's account of what the others were doing
@@ -49,6 +50,7 @@ class Agent:
         `timeout_s`: bound for joining and for a silent switch; `peer_timeout_s`: longest wait for other ranks in one sum.
         Raises SwitchSumError's family, each with the reason.
         """
+        prepare()  # before the barrier: whoever compiles must not keep the others waiting inside a sum
         loopback = controller.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]")
         transport = Transport(data_address or ("127.0.0.1" if loopback else ""))
         client = JobClient(controller)

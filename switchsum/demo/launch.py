@@ -41,6 +41,7 @@ class DemoError(Exception):
 def run(options: DemoOptions, console: Console, errors: Console, verbose: bool = False) -> int:
     """The whole demo; returns the exit status. Raises DemoError or RackError; must run in the main thread."""
     from switchsum.demo import images  # loads scikit-learn
+    from switchsum.host_agent.prepare import prepare  # loads numba
 
     def relay(name: str, line: str) -> None:
         errors.print(f"[{name}] {line}", markup=False, highlight=False, soft_wrap=True)
@@ -51,7 +52,9 @@ def run(options: DemoOptions, console: Console, errors: Console, verbose: bool =
         Family(relay if verbose else None) as family,
     ):
         with TrainingProgress(console, options.epochs) as progress:
-            progress.begin("switchsum", "starting switch and controller")
+            progress.begin("switchsum", "loading the packet engine (compiled once on a machine, which takes up to a minute)")
+            prepare()
+            progress.status("starting switch and controller")
             rack = Rack(family, options, log_level="INFO" if verbose else "WARNING")
             images.save(Path(folder) / IMAGES_FILE, options.seed)
             try:

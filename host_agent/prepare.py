@@ -1,0 +1,39 @@
+"""Compiles the packet engine once on a machine: numba keeps the result beside the sources or in the user's cache.
+
+All ranks of a job start at the same moment; without a lock each would compile the same code, on cores that they share.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from switchsum.host_agent.engine import Engine
+from switchsum.host_agent.transport import Transport, now_ns
+
+
+def prepare() -> None:
+    """Have the engine and the transport's loop ready to run: seconds the first time, then what loading them takes.
+
+    Blocks while another process of this user does the same.
+    """
+    path = Path(tempfile.gettempdir()) / f"switchsum-{os.getuid()}.lock"
+    with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        engine = Engine(job=0, epoch=0, worker=0, world_size=1, slots=1, elements=64)
+        transport = Transport("127.0.0.1")
+        try:
+            values = np.zeros(1, np.float32)
+            engine.submit(values, values, 0, now_ns())
+            transport.wake()
+            transport.run(engine)  # the socket is not connected: nothing leaves it
+        finally:
+            transport.close()
+
+
+if __name__ == "__main__":
+    prepare()
