@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,13 +48,23 @@ _known_controller: str | None = None  # of the first group: its subgroups use th
 class SwitchSumWork(dist.Work):
     """Handle of one sum. The C++ reducer uses only its future; Python callers wait."""
 
-    def __init__(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
+    def __init__(self, future: torch.futures.Future[list[torch.Tensor]], failures: list[Exception] | None = None) -> None:
+        """`failures` gets the sum's exception, if there is one, before `future` ends."""
         super().__init__()
         self._future = future
+        self._failures = failures if failures is not None else []
+        self._ended = threading.Event()
+        future.add_done_callback(lambda _: self._ended.set())
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for the sum. Raises RuntimeError with the cause when it failed; the engine bounds the time."""
-        self._future.wait()
+        self._ended.wait()  # Ctrl-C ends this wait; it would not end the future's, which is C++
+        try:
+            self._future.wait()
+        except RuntimeError:
+            for failure in self._failures:  # the future's own error buries the sentence under C++ stack traces
+                raise failure from None
+            raise
         return True
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
@@ -96,6 +107,7 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
     def __init__(self, agent: Agent, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         self._agent = agent
+        self._process = os.getpid()
         self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("switchsum-gloo", store), rank, size, timeout)
         self._gloo._set_sequence_number_for_group()
         # Functional collectives and DeviceMesh ask the group for its device's backend by name.
@@ -147,7 +159,13 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
         return self._gloo.allreduce(tensors, options)
 
     def _sum(self, tensor: torch.Tensor, average: bool) -> dist.Work:
+        if os.getpid() != self._process:
+            raise SwitchSumError(
+                "all_reduce in a process that was forked from a rank: threads and sockets of a process group do not survive a "
+                "fork; call it in the rank itself"
+            )
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        failures: list[Exception] = []
         wire_dtype = WIRE_DTYPES[tensor.dtype]
         in_place = tensor.dtype == wire_dtype and tensor.is_contiguous()
         carried = (tensor if in_place else tensor.to(wire_dtype).contiguous()).detach().view(-1)
@@ -163,6 +181,7 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
                         tensor.copy_(carried.view(tensor.shape))
                 future.set_result([tensor])
             except Exception as failure:  # whatever it is, it belongs to whoever waits for this sum
+                failures.append(failure)
                 future.set_exception(failure)
 
         if carried.numel() == 0:
@@ -172,7 +191,7 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
             description = f"all_reduce({what}) of {str(tensor.dtype).removeprefix('torch.')}[{tensor.numel()}]"
             array = carried.numpy()
             self._agent.all_reduce(array, array, description, done)
-        return SwitchSumWork(future.then(lambda finished: finished.value()))
+        return SwitchSumWork(future.then(lambda finished: finished.value()), failures)
 
     def _average_by_gloo(self, tensor: torch.Tensor) -> dist.Work:
         options = dist.AllreduceOptions()
@@ -196,10 +215,11 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """Leave the job and free sockets and threads; what is pending ends with an error."""
-        self._agent.close()
+        if os.getpid() == self._process:  # a forked child that ends must not take its parent out of the job
+            self._agent.close()
 
     def abort(self) -> None:
-        self._agent.close()
+        self.shutdown()
         self._gloo.abort()
 
     def monitored_barrier(self, *arguments: Any, **options: Any) -> Any:

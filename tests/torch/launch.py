@@ -47,7 +47,15 @@ def started(scenario: str, ranks: int, **environment: str) -> Iterator[list[subp
         }
         command = [sys.executable, "-m", "tests.torch.scenarios", scenario]
         processes.append(
-            subprocess.Popen(command, cwd=ROOT, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=variables,
+                text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
         )
     try:
         yield processes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import threading
@@ -273,6 +274,95 @@ def no_controller() -> None:
         assert os.environ["SWITCHSUM_CONTROLLER"] in str(error), error
         return
     raise AssertionError("joined nothing")
+
+
+def forked_children_do_no_harm() -> None:
+    """A data loader's workers, and a child that ends as any Python process does: the ranks sum on."""
+    begin()
+    numbers = torch.arange(12.0)
+    for (batch,) in torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(numbers), batch_size=4, num_workers=2, multiprocessing_context="fork"
+    ):
+        dist.all_reduce(batch)
+        assert batch.remainder(WORLD).eq(0).all()
+    child = os.fork()
+    if child == 0:
+        try:
+            dist.all_reduce(torch.ones(3))
+        except RuntimeError as error:
+            sys.exit(0 if "forked" in str(error) else 3)  # runs atexit's functions
+        sys.exit(4)
+    assert os.waitpid(child, 0)[1] == 0
+    tensor = torch.ones(1000)
+    dist.all_reduce(tensor)
+    assert tensor.eq(WORLD).all()
+    dist.destroy_process_group()
+
+
+def ctrl_c_ends_a_wait() -> None:
+    """Rank 1 does not come to the sum; a signal takes rank 0 out of it, and rank 1 out of its sleep."""
+    begin()
+    dist.all_reduce(torch.ones(10))
+    print("ready", flush=True)
+    try:
+        if RANK == 1:
+            time.sleep(1000)
+        dist.all_reduce(torch.ones(10))
+    except KeyboardInterrupt:
+        print("interrupted")
+        dist.destroy_process_group()
+
+
+def one_rank_ends_early() -> None:
+    """As by sys.exit(): the rank that stays is told who left."""
+    begin()
+    dist.all_reduce(torch.ones(10))
+    if RANK == 1:
+        return
+    expect_error("rank 1", "left job", "all_reduce(sum) of float32[2000]")
+
+
+def sums_until_each_job_ends() -> None:
+    """For each port number on standard input: a job that sums until something ends it, its error in one line."""
+    for line in sys.stdin:
+        begin(init_method=f"tcp://127.0.0.1:{line.strip()}", rank=RANK, world_size=WORLD)
+        try:
+            for number in itertools.count():
+                tensor = torch.full((3000,), float(RANK + number))
+                dist.all_reduce(tensor)
+                assert tensor.eq(WORLD * number + sum(range(WORLD))).all(), "a wrong sum"
+                if number == 5:
+                    print("sums", flush=True)
+        except RuntimeError as error:
+            print(f"error: {error}", flush=True)
+        dist.destroy_process_group()
+
+
+def sums_under_fire() -> None:
+    """Sums of every kind of packet until standard input closes; the test throws foreign datagrams meanwhile."""
+    begin()
+    fired = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), fired.set()), daemon=True).start()
+    for number in itertools.count():
+        mine = torch.arange(2000).remainder(97) - 40 + RANK
+        whole = sum(torch.arange(2000).remainder(97) - 40 + rank for rank in range(WORLD))
+        for factor, dtype in ((1, torch.float32), (1, torch.int32), (2**40, torch.int64)):
+            tensor = (mine * factor).to(dtype)
+            dist.all_reduce(tensor)
+            assert torch.equal(tensor, (whole * factor).to(dtype)), (number, dtype)
+        special = torch.ones(300)
+        if RANK == 0:
+            special[7] = float("nan")
+        dist.all_reduce(special)
+        assert special.isnan().nonzero().tolist() == [[7]], number
+        if number == 5:
+            print("sums", flush=True)
+        done = torch.tensor([int(fired.is_set())], dtype=torch.int32)
+        dist.all_reduce(done)
+        if done == WORLD:
+            break
+    print(f"{number + 1} times right")
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
