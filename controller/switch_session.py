@@ -148,7 +148,15 @@ class SwitchSession:
         return int(reply.config.cookie.cookie) if reply.config.HasField("cookie") else None
 
     def commit(self, build: Build) -> None:
-        """Load the program; whatever the switch held before is gone. Raises SwitchError's family."""
+        """Load the program; whatever the switch held before is gone. Raises SwitchError's family.
+
+        Multicast groups are deleted first: BMv2 1.15.5 forgets their numbers but keeps their replicas when it gets another
+        program, so that the same group made again would send every copy twice.
+        """
+        if self.cookie() is not None:
+            groups = p4runtime_pb2.Entity()
+            groups.packet_replication_engine_entry.multicast_group_entry.SetInParent()
+            self.write(build.names, [(DELETE, build.names.item(group)) for group in self.read([groups])])
         request = p4runtime_pb2.SetForwardingPipelineConfigRequest(
             device_id=self._device_id,
             election_id=self._election_id,

@@ -19,11 +19,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
-from p4.v1 import p4runtime_pb2
-
 from switchsum.controller.p4names import Entry, Item
 from switchsum.controller.pipeline import Build
-from switchsum.controller.switch_session import DELETE, INSERT, MODIFY, SwitchSession
+from switchsum.controller.switch_session import INSERT, MODIFY, SwitchSession
 
 DEVICE_ID = 1
 _CLONE_NEWNET = 0x40000000
@@ -135,19 +133,11 @@ def _run(*command: str) -> None:
 
 
 def programmed(address: str, build: Build, items: Iterable[Item], timeout_s: float = 20.0) -> SwitchSession:
-    """A session with the switch at `address`, which now runs `build` with these items. Raises SwitchError's family.
-
-    Multicast groups are deleted before the commit: BMv2 1.15.5 forgets their numbers but keeps their replicas when it gets
-    another program, so that the same group made again would send every copy twice.
-    """
+    """A session with the switch at `address`, which now runs `build` with these items. Raises SwitchError's family."""
     session = SwitchSession(
         address, DEVICE_ID, 1, timeout_s=timeout_s, on_lost=lambda sentence: None, on_role=lambda primary: None
     )
     try:
-        if session.cookie() is not None:
-            wanted = p4runtime_pb2.Entity()
-            wanted.packet_replication_engine_entry.multicast_group_entry.SetInParent()
-            session.write(build.names, [(DELETE, build.names.item(group)) for group in session.read([wanted])])
         session.commit(build)
         session.write(
             build.names,
