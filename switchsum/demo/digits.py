@@ -31,17 +31,21 @@ def load(path: str) -> Digits:
 
 
 def network(seed: int) -> nn.Module:
-    """38,282 parameters, the same initial values for the same seed."""
+    """38,282 parameters, the same initial values for the same seed.
+
+    Smooth on purpose: a ReLU whose input lies within a rounding error of zero switches a whole path on or off, and two
+    trainings that differ in nothing but rounding would drift apart for a reason that tells nothing about the sums.
+    """
     torch.manual_seed(seed)
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
-        nn.ReLU(),
+        nn.SiLU(),
         nn.Conv2d(16, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        nn.SiLU(),
+        nn.AvgPool2d(2),
         nn.Flatten(),
         nn.Linear(512, 64),
-        nn.ReLU(),
+        nn.SiLU(),
         nn.Linear(64, 10),
     )
 

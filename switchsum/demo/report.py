@@ -123,7 +123,7 @@ def _explanation(n: int, share: float) -> str:
         "How to read it: with the switch every worker sends its update once and receives the sum once, 2|U| in all, "
         f"however many workers there are. {versus_ring} Here a worker moved {share:.2f} times what it moved with Gloo "
         "(headers and packets sent again included). Dropped packets were sent again, lost results were repaired, and "
-        "every sum was recomputed and compared bit for bit. The weights differ from Gloo's because float addition rounds "
-        "and the switch's fixed-point addition rounds elsewhere. Steps per second measure this machine, not the idea: "
+        "every sum was recomputed and compared bit for bit. The weights differ from Gloo's as far as the two round "
+        "differently: Gloo adds floating-point numbers, the switch fixed-point ones. Steps per second measure this machine, not the idea: "
         "the switch is a program that shares the processor cores with the workers."
     )
