@@ -124,6 +124,6 @@ def _explanation(n: int, share: float) -> str:
         f"however many workers there are. {versus_ring} Here a worker moved {share:.2f} times what it moved with Gloo "
         "(headers and packets sent again included). Dropped packets were sent again, lost results were repaired, and "
         "every sum was recomputed and compared bit for bit. The weights differ from Gloo's as far as the two round "
-        "differently: Gloo adds floating-point numbers, the switch fixed-point ones. Steps per second measure this machine, not the idea: "
-        "the switch is a program that shares the processor cores with the workers."
+        "differently: Gloo adds floating-point numbers, the switch fixed-point ones. Steps per second measure this "
+        "machine, not the idea: the switch is a program that shares the processor cores with the workers."
     )
