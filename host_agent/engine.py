@@ -428,6 +428,10 @@ def tick(shared, slots, packets, outbox, now):
         if silent or now - shared.progress_at > shared.peer_timeout_ns:
             shared.failure = SWITCH_SILENT if silent else PEERS_MISSING
             shared.failed_slot = oldest
+            for index in range(shared.slots):  # rather one whose row the switch has described
+                if slots[index].state != IDLE and slots[index].present != 0:
+                    shared.failed_slot = index
+                    break
             return
         shared.timeouts += 1
         shared.backoff += 1

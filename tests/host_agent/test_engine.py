@@ -322,10 +322,11 @@ def test_a_silent_switch_is_a_failure_that_names_the_place() -> None:
     assert (failure.kind, failure.slot, failure.phase, failure.heard) == (engine_module.SWITCH_SILENT, 0, 1, False)
 
 
-def test_missing_peers_are_named_by_the_switch() -> None:
-    """The switch answers, so only the peers' limit counts, and the failure says who is not there."""
-    engine = make(slots=1, world_size=3, switch_timeout_ns=1_000 * MS, peer_timeout_ns=4_000 * MS)
-    submit(engine, tensor(1))
+@pytest.mark.parametrize("slots", [1, 8])
+def test_missing_peers_are_named_by_the_switch(slots: int) -> None:
+    """The switch answers, so only the peers' limit counts, and the failure says who is not there: of a slot it was asked about."""
+    engine = make(slots=slots, world_size=3, switch_timeout_ns=1_000 * MS, peer_timeout_ns=2_000 * MS)
+    submit(engine, tensor(slots))
     now = 0
     while engine.failure is None:
         engine.tick(now)
