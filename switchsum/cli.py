@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -131,7 +132,7 @@ def switch(
     except ValueError as error:
         raise BadOption(str(error)) from error
     except OSError as error:
-        raise CommandFailed(str(error)) from error
+        raise CommandFailed(error.strerror or str(error)) from error
 
 
 @app.command()
@@ -187,13 +188,16 @@ def controller(
         )
     except ValueError as error:
         raise BadOption(str(error)) from error
-    except (ControllerError, OSError) as error:
+    except ControllerError as error:
         raise CommandFailed(str(error)) from error
+    except OSError as error:
+        raise CommandFailed(error.strerror or str(error)) from error
 
 
 def main() -> None:
     """Entry point: one line for what a person can cause, exit status 2 for misuse, 1 for failure."""
     arguments = sys.argv[1:] or ["--help"]
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its core prints lines of its own beside the error that we report
     try:
         status = typer.main.get_command(app).main(arguments, prog_name="switchsum", standalone_mode=False)
     except TyperException as error:

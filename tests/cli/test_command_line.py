@@ -1,5 +1,6 @@
 """What the `switchsum` command says: each thing a person can get wrong gives one line that names it, and status 2."""
 
+import socket
 import subprocess
 import sys
 
@@ -89,6 +90,29 @@ def test_help_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert "--workers" in done.stdout
     assert done.stdout.endswith("loaded: []\n")
+
+
+def test_a_port_in_use_is_one_line_and_status_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        assert run(f"switch --p4runtime 127.0.0.1:0 --ports 1 --udp-base {port - 1}", monkeypatch) == 1
+    assert capsys.readouterr() == (
+        "",
+        f"error: port 1: cannot bind UDP 127.0.0.1:{port}: [Errno 98] Address already in use\n",
+    )
+
+
+def test_a_missing_switch_is_one_line_and_status_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as closed:  # bound but not listening: connections are refused, and nobody else takes the port
+        closed.bind(("127.0.0.1", 0))
+        address = "{}:{}".format(*closed.getsockname())
+        options = f"--switch {address} --listen 127.0.0.1:0 --connect-timeout 0.5"
+        assert run(f"controller {options}", monkeypatch) == 1
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert errors.startswith(f"error: no switch answers P4Runtime at {address} within 0.5 s; start it (`switchsum switch`")
+    assert errors.count("\n") == 1
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
