@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numba as nb
@@ -61,8 +62,21 @@ NO_FAILURE, SWITCH_SILENT, PEERS_MISSING, MISMATCHED, PROTOCOL_BROKEN = 0, 1, 2,
 _WANT_STATUS = int(Flag.WANT_STATUS)
 _REPAIR = int(Flag.REPAIR)
 
+
+def _build() -> str:
+    """Name of this state of the compiled sources.
+
+    numba keeps machine code by the file that a function stands in, and does not notice when a function that it calls, in
+    another file, changes: the transport's loop would go on with yesterday's engine. A field of this name makes types differ.
+    """
+    folder = Path(__file__).parent
+    sources = [(folder / f"{name}.py").read_bytes() for name in ("wire", "quantizer", "engine", "transport")]
+    return f"build_{zlib.crc32(b''.join(sources)):08x}"
+
+
 SHARED_DTYPE = np.dtype(
     [
+        (_build(), "i8"),
         # fixed for an epoch
         ("job", "i8"), ("epoch", "i8"), ("worker", "i8"), ("world_size", "i8"), ("slots", "i8"), ("elements", "i8"),
         ("limit", "i8"), ("switch_timeout_ns", "i8"), ("peer_timeout_ns", "i8"),

@@ -324,7 +324,7 @@ def test_a_silent_switch_is_a_failure_that_names_the_place() -> None:
 
 @pytest.mark.parametrize("slots", [1, 8])
 def test_missing_peers_are_named_by_the_switch(slots: int) -> None:
-    """The switch answers, so only the peers' limit counts, and the failure says who is not there: of a slot it was asked about."""
+    """The switch answers, so only the peers' limit counts; the failure names a slot it was asked about, and who is missing."""
     engine = make(slots=slots, world_size=3, switch_timeout_ns=1_000 * MS, peer_timeout_ns=2_000 * MS)
     submit(engine, tensor(slots))
     now = 0
