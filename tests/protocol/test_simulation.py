@@ -17,9 +17,9 @@ def test_every_invariant_holds_for_two_thousand_seeds() -> None:
     counts, errors = soak(iter(range(SEEDS)), SEEDS, None, os.cpu_count() or 1)
     assert errors == []
     assert counts["seeds"] == SEEDS
-    # The network was as bad as intended: every verdict that it can provoke occurred, thousands of times.
-    for verdict in ("CONTRIBUTION", "COMPLETION", "DUPLICATE", "REPAIR", "STALE"):
-        assert counts[verdict] > 1000, verdict
+    # The network was as bad as intended: every verdict that it can provoke occurred, and often.
+    floors = {"CONTRIBUTION": 10_000, "COMPLETION": 10_000, "DUPLICATE": 10_000, "REPAIR": 5_000, "STALE": 200}
+    assert {name: counts[name] for name, floor in floors.items() if counts[name] < floor} == {}
     assert counts["epochs"] > 1.5 * SEEDS
 
 
