@@ -30,7 +30,7 @@ class TrainingProgress:
         self._name = name
         self._task = self._live.add_task(name, total=None, status=status)
         if self._live.disable:
-            self._console.print(f"{name}: {status}")
+            self._console.print(f"{name}: {status}", soft_wrap=True)
 
     def status(self, text: str) -> None:
         """What the training that began last is doing before its first step."""
@@ -43,7 +43,7 @@ class TrainingProgress:
         if self._task is not None:
             self._live.update(self._task, total=steps * self._epochs, completed=epoch * steps + step + 1, status=status)
         if self._live.disable and step == steps - 1:
-            self._console.print(f"{self._name}: {status}")
+            self._console.print(f"{self._name}: {status}", soft_wrap=True)
 
     def __enter__(self) -> TrainingProgress:
         self._live.__enter__()
