@@ -53,7 +53,6 @@ RETRIES_BEFORE_SILENCE = 3  # a switch counts as silent only after several unans
 
 # kinds of collectives
 FLOAT32, INT32, INT64 = 0, 1, 2
-ITEM_BYTES = {FLOAT32: 4, INT32: 4, INT64: 8}
 # states of a slot
 IDLE, PROPOSE, CLASSES, VALUES, HALVES = 0, 1, 2, 3, 4
 # failures
@@ -184,6 +183,26 @@ def _transmit(shared, index, slots, outbox, now):
 
 
 @nb.njit(cache=True, nogil=True)
+def _resend(shared, index, slots, packets, outbox, now):
+    """Send a slot's packet again, with a question about its row."""
+    slots[index].resent = 1
+    wire.add_flags(packets[index], _WANT_STATUS)
+    _transmit(shared, index, slots, outbox, now)
+
+
+@nb.njit(cache=True, nogil=True)
+def _timeout_at(shared):
+    """When the retransmission timer runs out, ns."""
+    return shared.restarted_at + min(shared.rto << min(shared.backoff, 10), MAX_RTO_NS)
+
+
+@nb.njit(cache=True, nogil=True)
+def _last_part(collective):
+    """Number of an integer collective's last half word."""
+    return 1 if collective.kind == INT32 else 3
+
+
+@nb.njit(cache=True, nogil=True)
 def _begin_round(shared, index, slots, collectives, packets, outbox, state, part, now):
     """Fill the slot's packet for a new round and queue it for sending."""
     slot = slots[index]
@@ -211,16 +230,15 @@ def _begin_round(shared, index, slots, collectives, packets, outbox, state, part
         else:
             longs = nb.carray(_pointer(collective.source + np.uint64(start * 8)), (count,), np.int64)
             q.write_integers(longs, count, shared.limit, lanes)
-    elif collective.kind == INT32:
-        if part == 1:
-            exponent = _next_proposal(shared, slot, collectives)
-        ints = nb.carray(_pointer(collective.source + np.uint64(start * 4)), (count,), np.int32)
-        q.write_halves(ints, count, part, lanes)
     else:
-        if part == 3:
+        if part == _last_part(collective):
             exponent = _next_proposal(shared, slot, collectives)
-        longs = nb.carray(_pointer(collective.source + np.uint64(start * 8)), (count,), np.int64)
-        q.write_halves(longs, count, part, lanes)
+        if collective.kind == INT32:
+            ints = nb.carray(_pointer(collective.source + np.uint64(start * 4)), (count,), np.int32)
+            q.write_halves(ints, count, part, lanes)
+        else:
+            longs = nb.carray(_pointer(collective.source + np.uint64(start * 8)), (count,), np.int64)
+            q.write_halves(longs, count, part, lanes)
 
     if slot.state == IDLE:
         if shared.active == 0:  # silence is counted from here: an idle engine hears nothing
@@ -392,8 +410,7 @@ def receive(shared, slots, collectives, packets, kept, outbox, finished, words, 
         _finish_chunk(shared, index, slots, collectives, packets, outbox, finished, agreed, now)
     else:
         q.accumulate_halves(lanes, count, slot.part, kept[index])
-        last = 1 if collective.kind == INT32 else 3
-        if slot.part < last:
+        if slot.part < _last_part(collective):
             _begin_round(shared, index, slots, collectives, packets, outbox, HALVES, slot.part + 1, now)
             return
         if collective.kind == INT32:
@@ -431,13 +448,11 @@ def tick(shared, slots, packets, outbox, now):
         patience = max(window, shared.rto) if (slot.present >> shared.worker) & 1 else window
         if slot.sent_at + patience < shared.newest_answered:
             shared.early_repairs += 1
-            slot.resent = 1
             slot.early = 1
-            wire.add_flags(packets[index], _WANT_STATUS)
-            _transmit(shared, index, slots, outbox, now)
+            _resend(shared, index, slots, packets, outbox, now)
         if oldest < 0 or slot.sent_at < slots[oldest].sent_at:
             oldest = index
-    if now >= shared.restarted_at + min(shared.rto << min(shared.backoff, 10), MAX_RTO_NS):
+    if now >= _timeout_at(shared):
         silent = now - shared.heard_at > shared.switch_timeout_ns and shared.backoff >= RETRIES_BEFORE_SILENCE
         if silent or now - shared.progress_at > shared.peer_timeout_ns:
             shared.failure = SWITCH_SILENT if silent else PEERS_MISSING
@@ -450,10 +465,8 @@ def tick(shared, slots, packets, outbox, now):
         shared.timeouts += 1
         shared.backoff += 1
         shared.restarted_at = now
-        slots[oldest].resent = 1
-        wire.add_flags(packets[oldest], _WANT_STATUS)
-        _transmit(shared, oldest, slots, outbox, now)
-    shared.next_timer = shared.restarted_at + min(shared.rto << min(shared.backoff, 10), MAX_RTO_NS)
+        _resend(shared, oldest, slots, packets, outbox, now)
+    shared.next_timer = _timeout_at(shared)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,3 @@ def prepare() -> None:
             transport.run(engine)  # the socket is not connected: nothing leaves it
         finally:
             transport.close()
-
-
-if __name__ == "__main__":
-    prepare()

@@ -12,6 +12,7 @@ import pytest
 from switchsum.host_agent.collective import CollectiveQueue
 from switchsum.host_agent.engine import MAX_QUEUED, Engine
 from switchsum.host_agent.errors import SwitchSumError
+from switchsum.host_agent.prepare import prepare
 from switchsum.host_agent.transport import Transport
 from tests.host_agent.test_engine import answer
 
@@ -44,6 +45,12 @@ class Rack:
 
     def reply(self, contribution: bytes) -> None:
         self.switch.sendto(answer(contribution), self._agent)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    """Compiling takes longer than LIMIT_S on a busy machine, and is not what these tests wait for."""
+    prepare()
 
 
 @pytest.fixture
