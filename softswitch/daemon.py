@@ -7,7 +7,9 @@ from types import TracebackType
 
 from switchsum.softswitch.dataplane import Dataplane
 from switchsum.softswitch.device import Device
+from switchsum.softswitch.interface_ports import InterfacePorts
 from switchsum.softswitch.p4runtime_server import P4RuntimeServer
+from switchsum.softswitch.serving import Ports
 from switchsum.softswitch.udp_ports import UdpPorts
 
 # The defaults of p4src/protocol.yaml, which this package may not import; test_softswitch_daemon.py compares them.
@@ -30,24 +32,33 @@ class SoftSwitch:
         device_id: int = 1,
         switch_ip: str = DEFAULT_SWITCH_IP,
         service_port: int = DEFAULT_SERVICE_PORT,
+        interfaces: Mapping[int, str] | None = None,
+        offload: bool = True,
     ) -> None:
         """Bind everything; nothing is served before start().
 
-        `grpc`: "host:port" of the P4Runtime server, port 0 for any free one. `ports`: port number -> (host, UDP port), or
-        a count N for ports 1 to N on loopback at free UDP ports. `seed` starts the program's random extern. `switch_ip`
-        and `service_port` stand in the headers that the ports add (see udp_ports).
-        Raises OSError naming what cannot be bound, ValueError for a bad argument.
+        `grpc`: "host:port" of the P4Runtime server, port 0 for any free one, or "unix:PATH". `ports`: port number ->
+        (host, UDP port), or a count N for ports 1 to N on loopback at free UDP ports. `interfaces`: port number -> name of a
+        network interface (root only); then there are no UDP ports. `offload`: let runs of datagrams travel as one.
+        `seed` starts the program's random extern. `switch_ip` and `service_port` stand in the headers that UDP ports add
+        (see udp_ports). Raises OSError naming what cannot be bound, ValueError for a bad argument.
         """
-        addresses = consecutive_ports("127.0.0.1", 0, ports) if isinstance(ports, int) else dict(ports)
         self._device = Device(seed)
-        self._ports = UdpPorts(lambda: self._device.dataplane, addresses, switch_ip, service_port)
+        self._ports: Ports
+        if interfaces is not None:
+            self._ports = InterfacePorts(lambda: self._device.dataplane, interfaces, offload=offload)
+            self.port_addresses: dict[int, tuple[str, int]] = {}
+        else:
+            addresses = consecutive_ports("127.0.0.1", 0, ports) if isinstance(ports, int) else dict(ports)
+            udp = UdpPorts(lambda: self._device.dataplane, addresses, switch_ip, service_port, offload=offload)
+            self._ports, self.port_addresses = udp, udp.addresses
+        self.interfaces = dict(interfaces or {})
         try:
             self._server = P4RuntimeServer(self._device, grpc, device_id)
         except (OSError, ValueError):
             self._ports.close()
             raise
         self.grpc_address = self._server.address
-        self.port_addresses = self._ports.addresses
         self._closed = False
 
     @property
@@ -103,6 +114,9 @@ def run(switch: SoftSwitch, report: Callable[[str], None] = print) -> None:
 
 def ready_line(switch: SoftSwitch) -> str:
     """One line for people and scripts: where the controller and the workers find this switch."""
+    if switch.interfaces:
+        text = ", ".join(f"port {number} at {name}" for number, name in sorted(switch.interfaces.items()))
+        return f"switch ready: P4Runtime {switch.grpc_address}, {text}"
     ports = switch.port_addresses
     (first, (host, lowest)), *_, (last, (_, highest)) = [*ports.items(), *ports.items()]
     if ports == {number: (host, lowest - first + number) for number in range(first, last + 1)}:

@@ -22,6 +22,8 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from switchsum.softswitch.octets import BYTES, INTS, WORDS, folded, put16, u16, word_sum
+
 if sys.byteorder != "little" or struct.calcsize("P") != 8:
     raise ImportError("the softswitch's UDP ports need a 64-bit little-endian machine")
 
@@ -88,31 +90,8 @@ _recvmmsg = nb.types.ExternalFunction("recvmmsg", nb.int32(nb.int32, nb.intp, nb
 _sendmmsg = nb.types.ExternalFunction("sendmmsg", nb.int32(nb.int32, nb.intp, nb.uint32, nb.int32))
 _errno_location = nb.types.ExternalFunction("__errno_location", nb.types.CPointer(nb.int32)())
 
-_BYTES = nb.uint8[::1]
-_WORDS = nb.int64[::1]
-_INTS = nb.int32[::1]
 
-
-@nb.njit(nb.int64(_BYTES, nb.int64), cache=True, nogil=True)
-def _u16(data, at):  # type: ignore[no-untyped-def]
-    return np.int64(data[at]) << 8 | np.int64(data[at + 1])
-
-
-@nb.njit(nb.void(_BYTES, nb.int64, nb.int64), cache=True, nogil=True)
-def _put16(data, at, value):  # type: ignore[no-untyped-def]
-    data[at] = (value >> 8) & 0xFF
-    data[at + 1] = value & 0xFF
-
-
-@nb.njit(nb.int64(nb.int64), cache=True, nogil=True)
-def _folded(total):  # type: ignore[no-untyped-def]
-    """Ones' complement sum of 16-bit words from their plain sum (RFC 1071)."""
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return total
-
-
-@nb.njit(nb.void(_BYTES, nb.int64, _BYTES, nb.int64, nb.int64, _BYTES, nb.int64), cache=True, nogil=True)
+@nb.njit(nb.void(BYTES, nb.int64, BYTES, nb.int64, nb.int64, BYTES, nb.int64), cache=True, nogil=True)
 def _put_header(frame, at, name, name_at, payload, switch_ip, service_port):  # type: ignore[no-untyped-def]
     """Ethernet, IPv4 and UDP header of a datagram of `payload` bytes. `name` holds the sender's sockaddr_in."""
     frame[at] = 0x02  # to 02:53:53:00:00:00, the switch
@@ -122,43 +101,40 @@ def _put_header(frame, at, name, name_at, payload, switch_ip, service_port):  # 
         frame[at + 3 + byte] = 0
     frame[at + 6] = 0x02  # from 02:00:a:b:c:d
     frame[at + 7] = 0
-    _put16(frame, at + 12, 0x0800)
-    _put16(frame, at + 14, 0x4500)  # RFC 791: version 4, five words, TOS 0
-    _put16(frame, at + 16, 28 + payload)
-    _put16(frame, at + 18, 0)
-    _put16(frame, at + 20, 0x4000)  # DF
-    _put16(frame, at + 22, 64 << 8 | 17)  # TTL, UDP
-    _put16(frame, at + 24, 0)
+    put16(frame, at + 12, 0x0800)
+    put16(frame, at + 14, 0x4500)  # RFC 791: version 4, five words, TOS 0
+    put16(frame, at + 16, 28 + payload)
+    put16(frame, at + 18, 0)
+    put16(frame, at + 20, 0x4000)  # DF
+    put16(frame, at + 22, 64 << 8 | 17)  # TTL, UDP
+    put16(frame, at + 24, 0)
     for byte in range(4):
         frame[at + 8 + byte] = name[name_at + 4 + byte]
         frame[at + 26 + byte] = name[name_at + 4 + byte]
         frame[at + 30 + byte] = switch_ip[byte]
-    total = 0
-    for word in range(10):
-        total += _u16(frame, at + 14 + 2 * word)
-    _put16(frame, at + 24, ~_folded(total) & 0xFFFF)
+    put16(frame, at + 24, ~folded(word_sum(frame, at + 14, 20)) & 0xFFFF)
     frame[at + 34] = name[name_at + 2]
     frame[at + 35] = name[name_at + 3]
-    _put16(frame, at + 36, service_port)
-    _put16(frame, at + 38, 8 + payload)
-    _put16(frame, at + 40, 0)  # RFC 768: no checksum; loopback does not flip bits
+    put16(frame, at + 36, service_port)
+    put16(frame, at + 38, 8 + payload)
+    put16(frame, at + 40, 0)  # RFC 768: no checksum; loopback does not flip bits
 
 
 @nb.njit(
     nb.int64(
         nb.int32[:, ::1],  # polls
-        _INTS,  # numbers
-        _BYTES,  # datagrams
-        _BYTES,  # names
-        _WORDS,  # controls
-        _WORDS,  # headers
-        _BYTES,  # buffer
-        _INTS,  # ports
-        _WORDS,  # offsets
-        _INTS,  # lengths
-        _BYTES,  # switch_ip
+        INTS,  # numbers
+        BYTES,  # datagrams
+        BYTES,  # names
+        WORDS,  # controls
+        WORDS,  # headers
+        BYTES,  # buffer
+        INTS,  # ports
+        WORDS,  # offsets
+        INTS,  # lengths
+        BYTES,  # switch_ip
         nb.int64,  # service_port
-        _WORDS,  # counts
+        WORDS,  # counts
     ),
     cache=True,
     nogil=True,
@@ -227,54 +203,46 @@ def _receive(  # type: ignore[no-untyped-def]
     return count
 
 
-@nb.njit(nb.int64(_BYTES, nb.int64, nb.int64, nb.int64, _INTS), cache=True, nogil=True)
+@nb.njit(nb.int64(BYTES, nb.int64, nb.int64, nb.int64, INTS), cache=True, nogil=True)
 def _verdict(buffer, at, length, port, descriptors):  # type: ignore[no-untyped-def]
     """0 if a host's network stack would take this frame, else the Count of the reason why not."""
     if port < 0 or port >= PORT_NUMBERS or descriptors[port] < 0:
         return _UNKNOWN_PORT
     if length < HEADER_BYTES:
         return _SHORT_FRAME
-    if _u16(buffer, at + 12) != 0x0800 or buffer[at + 14] >> 4 != 4 or buffer[at + 23] != 17:
+    if u16(buffer, at + 12) != 0x0800 or buffer[at + 14] >> 4 != 4 or buffer[at + 23] != 17:
         return _NOT_IPV4_UDP
     if buffer[at + 14] != 0x45:
         return _IP_OPTIONS
-    if _u16(buffer, at + 20) & 0x3FFF:  # more fragments, or not the first
+    if u16(buffer, at + 20) & 0x3FFF:  # more fragments, or not the first
         return _FRAGMENT
     if buffer[at + 30] != 127:
         return _NOT_LOOPBACK
-    total = 0
-    for word in range(10):
-        total += _u16(buffer, at + 14 + 2 * word)
-    if _folded(total) != 0xFFFF:
+    if folded(word_sum(buffer, at + 14, 20)) != 0xFFFF:
         return _IP_CHECKSUM
-    packet = _u16(buffer, at + 16)
-    datagram = _u16(buffer, at + 38)
+    packet = u16(buffer, at + 16)
+    datagram = u16(buffer, at + 38)
     if packet + 14 > length or datagram + 20 > packet or datagram < 8:
         return _TRUNCATED
-    if _u16(buffer, at + 36) == 0:
+    if u16(buffer, at + 36) == 0:
         return _UDP_PORT_ZERO
-    if _u16(buffer, at + 40) != 0:
-        total = 17 + datagram  # RFC 768: pseudo header (addresses, protocol, length), then the datagram in words
-        for word in range(4):
-            total += _u16(buffer, at + 26 + 2 * word)
-        for word in range(datagram // 2):
-            total += _u16(buffer, at + 34 + 2 * word)
-        if datagram & 1:
-            total += np.int64(buffer[at + 34 + datagram - 1]) << 8
-        if _folded(total) != 0xFFFF:
+    if u16(buffer, at + 40) != 0:
+        # RFC 768: pseudo header (protocol, length, addresses), then the datagram
+        total = 17 + datagram + word_sum(buffer, at + 26, 8) + word_sum(buffer, at + 34, datagram)
+        if folded(total) != 0xFFFF:
             return _UDP_CHECKSUM
     return 0
 
 
 @nb.njit(
     nb.void(
-        _INTS,  # ports
-        _WORDS,  # offsets
-        _INTS,  # lengths
-        _BYTES,  # buffer
-        _INTS,  # descriptors
-        _INTS,  # offload
-        _WORDS,  # counts
+        INTS,  # ports
+        WORDS,  # offsets
+        INTS,  # lengths
+        BYTES,  # buffer
+        INTS,  # descriptors
+        INTS,  # offload
+        WORDS,  # counts
     ),
     cache=True,
     nogil=True,
@@ -299,8 +267,8 @@ def _send(ports, offsets, lengths, buffer, descriptors, offload, counts):  # typ
             counts[reason] += 1
             flow_of[frame] = -1
             continue
-        flow = np.int64(ports[frame]) << 48 | _u16(buffer, at + 30) << 32 | _u16(buffer, at + 32) << 16
-        flow |= _u16(buffer, at + 36)
+        flow = np.int64(ports[frame]) << 48 | u16(buffer, at + 30) << 32 | u16(buffer, at + 32) << 16
+        flow |= u16(buffer, at + 36)
         guess += 1  # multicast goes round the group, so the flow after the last one is the likeliest
         if guess >= known or flows[guess] != flow:
             guess = 0
@@ -335,7 +303,7 @@ def _send(ports, offsets, lengths, buffer, descriptors, offload, counts):  # typ
     for place in range(kept):
         frame = order[place]
         at = offsets[frame]
-        size = _u16(buffer, at + 38) - 8
+        size = u16(buffer, at + 38) - 8
         vectors[2 * place] = buffer.ctypes.data + at + HEADER_BYTES
         vectors[2 * place + 1] = size
         joined = messages > 0 and offload[0] != 0 and flow_of[frame] == run_flow and size == run_size and size > 0

@@ -62,15 +62,19 @@ class _Client:
 
 
 class P4RuntimeServer:
-    """Serves one device. `address` is the bound "host:port" after construction; clients are answered after start()."""
+    """Serves one device. `address` is where, after construction; clients are answered after start()."""
 
     def __init__(self, device: Device, address: str = "127.0.0.1:0", device_id: int = 1) -> None:
-        """Bind `address` (port 0: any free one). Raises OSError if that fails, ValueError for a bad address or id."""
+        """Bind `address`: "host:port" (port 0: any free one) or "unix:PATH", which all network namespaces can reach.
+
+        Raises OSError if that fails, ValueError for a bad address or id.
+        """
         if not 0 < device_id < 1 << 64:
             raise ValueError(f"device id {device_id}: P4Runtime reserves 0 for unset; choose 1 or more")
+        local = address.startswith("unix:") and len(address) > 5
         host, _, port = address.rpartition(":")
-        if not host or not port.isdigit() or int(port) > 65535:
-            raise ValueError(f"P4Runtime address {address!r}: give host:port, for instance 127.0.0.1:9559")
+        if not local and (not host or not port.isdigit() or int(port) > 65535):
+            raise ValueError(f"P4Runtime address {address!r}: give host:port, for instance 127.0.0.1:9559, or unix:PATH")
         self._pool = ThreadPoolExecutor(MAX_STREAMS + _UNARY_THREADS, thread_name_prefix="p4runtime")
         self._server = grpc.server(
             self._pool,
@@ -89,7 +93,7 @@ class P4RuntimeServer:
         except RuntimeError as error:
             self._pool.shutdown()
             raise OSError(f"P4Runtime server: cannot bind {address}; is another switch there? ({error})") from None
-        self.address = f"{host}:{bound}"
+        self.address = address if local else f"{host}:{bound}"
 
     def start(self) -> None:
         self._server.start()

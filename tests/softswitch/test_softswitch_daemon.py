@@ -82,7 +82,7 @@ def test_closing_is_complete_and_may_be_repeated() -> None:
     assert again.port_addresses == addresses
     again.close()
     left = set(threading.enumerate()) - threads
-    assert [t.name for t in left if t.name.startswith(("p4runtime", "udp-ports"))] == []
+    assert [t.name for t in left if t.name.startswith(("p4runtime", "switch-ports"))] == []
     assert len(left) <= 1  # the client's own channel may still be going away
 
 
@@ -95,7 +95,7 @@ def test_a_taken_p4runtime_address_is_named_and_the_ports_are_freed() -> None:
         threads = set(threading.enumerate())
         with pytest.raises(OSError, match=f"cannot bind {first.grpc_address}"):
             SoftSwitch(grpc=first.grpc_address, ports={1: ("127.0.0.1", 0)})
-        assert [t.name for t in set(threading.enumerate()) - threads if t.name == "udp-ports"] == []
+        assert [t.name for t in set(threading.enumerate()) - threads if t.name == "switch-ports"] == []
 
 
 def test_bad_arguments_are_named() -> None:

@@ -1,0 +1,441 @@
+"""Batches of Ethernet frames in and out of packet sockets (AF_PACKET), in machine code without the GIL (numba).
+
+`Intake` waits for the interfaces' sockets and makes a batch of what they hold; `Outlet` hands a batch to the kernel. Both make
+the system calls themselves (recvmmsg, sendmmsg, poll): a batch costs a few calls and no Python object for each frame.
+
+Each message begins with a virtio_net_hdr (PACKET_VNET_HDR), in which the kernel says what it left to the network card, and we
+likewise: a checksum to be filled in, or a run of UDP datagrams to be cut apart (UDP_SEGMENT; virtio's GSO_UDP_L4). So hosts
+may send sixty packets with one call, and get sixty results with one, while the switch program sees the packets of the wire.
+
+The kernel's structures are written as int64 words (see datagrams). In addition:
+
+    virtio_net_hdr   10 bytes: flags, gso_type, then hdr_len, gso_size, csum_start, csum_offset as u16 of this machine
+    tpacket_auxdata  in a cmsg: status, len, snaplen as u32, mac, net, vlan_tci, vlan_tpid as u16
+"""
+
+import socket
+from collections.abc import Mapping
+from enum import IntEnum
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from switchsum.softswitch.octets import BYTES, INTS, WORDS, folded, put16, u16, word_sum
+
+MAX_FRAME_BYTES = 9014  # jumbo frames are the largest that hardware forwards: MTU 9000 and the Ethernet header
+MAX_SEGMENTS = 128  # UDP_MAX_SEGMENTS of Linux
+MESSAGES = 64  # of one batch, all interfaces together
+TURN = 16  # of them from one interface, before the next one has its turn
+MESSAGE_BYTES = 65536 + 64
+_STRIDE = MESSAGE_BYTES + 1344  # an odd number of cache lines, so that the messages' first bytes do not share a cache set
+FRAME_CAPACITY = MESSAGES * MAX_SEGMENTS
+PORT_NUMBERS = 512  # v1model's ports have nine bits
+
+WOKEN = -1  # `Intake.receive` was woken up to end
+
+_VNET = 10  # bytes of virtio_net_hdr
+_NEEDS_CSUM = 1
+_GSO_NONE, _GSO_UDP_L4 = 0, 5
+_GSO_ECN = 0x80
+_VLAN_VALID = 1 << 4  # tpacket_auxdata.status
+_CMSG_BYTES = 40  # CMSG_SPACE(sizeof(tpacket_auxdata))
+
+_ETHERNET, _IPV4, _UDP = 14, 20, 8
+_HEADERS = _ETHERNET + _IPV4 + _UDP
+
+_POLLIN = 1
+_MSG_TRUNC, _MSG_DONTWAIT = 0x20, 0x40
+_EINTR, _EAGAIN, _EMSGSIZE, _ENOBUFS = 4, 11, 90, 105
+_SEND_SEGMENTS = 60
+_SEND_BYTES = 65000
+_SEND_MESSAGES = 1024  # UIO_MAXIOV: sendmmsg takes no more
+
+
+class Count(IntEnum):
+    """Index of each statistic in the counts array, and its name for people, in lower case."""
+
+    RECEIVED_PACKETS = 0
+    RECEIVED_BYTES = 1
+    SENT_PACKETS = 2
+    SENT_BYTES = 3
+    RECEIVE_ERRORS = 4  # the interface is down or gone
+    SEND_ERRORS = 5
+    DROPPED_NO_PIPELINE = 6
+    DROPPED_OVERSIZED = 7  # longer than MAX_FRAME_BYTES, or than the outgoing interface's MTU
+    DROPPED_QUEUE_FULL = 8  # the outgoing interface's queue
+    DROPPED_UNKNOWN_PORT = 9  # the program sent to a port that does not exist
+    DROPPED_VLAN = 10  # a tagged frame: the program knows none
+    DROPPED_SEGMENTATION = 11  # a run of TCP segments or the like, which a host left to its card to cut apart
+    DROPPED_SHORT_FRAME = 12  # the program sent less than an Ethernet header
+    INTERNAL_ERRORS = 13  # a batch lost by a defect of the switch; its log has the trace
+
+
+_RECEIVED_PACKETS, _RECEIVED_BYTES = int(Count.RECEIVED_PACKETS), int(Count.RECEIVED_BYTES)
+_SENT_PACKETS, _SENT_BYTES = int(Count.SENT_PACKETS), int(Count.SENT_BYTES)
+_RECEIVE_ERRORS, _SEND_ERRORS = int(Count.RECEIVE_ERRORS), int(Count.SEND_ERRORS)
+_OVERSIZED, _QUEUE_FULL = int(Count.DROPPED_OVERSIZED), int(Count.DROPPED_QUEUE_FULL)
+_UNKNOWN_PORT, _VLAN = int(Count.DROPPED_UNKNOWN_PORT), int(Count.DROPPED_VLAN)
+_SEGMENTATION, _SHORT_FRAME = int(Count.DROPPED_SEGMENTATION), int(Count.DROPPED_SHORT_FRAME)
+
+_poll = nb.types.ExternalFunction("poll", nb.int32(nb.intp, nb.uint64, nb.int32))
+_recvmmsg = nb.types.ExternalFunction("recvmmsg", nb.int32(nb.int32, nb.intp, nb.uint32, nb.int32, nb.intp))
+_sendmmsg = nb.types.ExternalFunction("sendmmsg", nb.int32(nb.int32, nb.intp, nb.uint32, nb.int32))
+_errno_location = nb.types.ExternalFunction("__errno_location", nb.types.CPointer(nb.int32)())
+
+
+@nb.njit(nb.int64(BYTES, nb.int64), cache=True, nogil=True)
+def _native16(data, at):  # type: ignore[no-untyped-def]
+    return np.int64(data[at]) | np.int64(data[at + 1]) << 8
+
+
+@nb.njit(nb.void(BYTES, nb.int64, nb.int64), cache=True, nogil=True)
+def _put_native16(data, at, value):  # type: ignore[no-untyped-def]
+    data[at] = value & 0xFF
+    data[at + 1] = (value >> 8) & 0xFF
+
+
+@nb.njit(nb.int64(BYTES, nb.int64, nb.int64), cache=True, nogil=True)
+def _is_ipv4_udp(frame, at, length):  # type: ignore[no-untyped-def]
+    """Whether frame[at:][:length] is one whole UDP datagram behind plain IPv4 and Ethernet headers, and nothing more."""
+    return (
+        length >= _HEADERS
+        and u16(frame, at + 12) == 0x0800
+        and frame[at + 14] == 0x45
+        and frame[at + 23] == 17
+        and u16(frame, at + 20) & 0x3FFF == 0  # neither more fragments nor an offset
+        and u16(frame, at + 16) == length - _ETHERNET
+        and u16(frame, at + 38) == length - _ETHERNET - _IPV4
+    )
+
+
+@nb.njit(nb.int64(BYTES, nb.int64, nb.int64, nb.int64, nb.int64, INTS, WORDS, INTS, nb.int64, nb.int64), cache=True, nogil=True)
+def _cut(buffer, at, length, segment, position, ports, offsets, lengths, count, port):  # type: ignore[no-untyped-def]
+    """Write the datagrams of one run, buffer[at:][:length], as frames from `position` on; returns how many.
+
+    `segment`: payload bytes of each but the last. As a network card would (udp_offload.c): lengths, the IPv4 identification
+    (RFC 791), which counts up, and both checksums are each frame's own.
+    """
+    payload = length - _HEADERS
+    frames = (payload + segment - 1) // segment
+    identification = u16(buffer, at + 18)
+    for frame in range(frames):
+        size = min(segment, payload - frame * segment)
+        start = at + _HEADERS + frame * segment
+        for byte in range(_HEADERS):
+            buffer[position + byte] = buffer[at + byte]
+        for byte in range(size):
+            buffer[position + _HEADERS + byte] = buffer[start + byte]
+        put16(buffer, position + 16, _IPV4 + _UDP + size)
+        put16(buffer, position + 18, identification + frame)
+        put16(buffer, position + 24, 0)
+        put16(buffer, position + 24, ~folded(word_sum(buffer, position + _ETHERNET, _IPV4)) & 0xFFFF)
+        put16(buffer, position + 38, _UDP + size)
+        put16(buffer, position + 40, 0)
+        # RFC 768: pseudo header (protocol, length, addresses), then the datagram; a sum of 0 is sent as all ones
+        total = 17 + _UDP + size + word_sum(buffer, position + 26, 8) + word_sum(buffer, position + 34, _UDP + size)
+        checksum = ~folded(total) & 0xFFFF
+        put16(buffer, position + 40, checksum if checksum != 0 else 0xFFFF)
+        ports[count + frame] = port
+        offsets[count + frame] = position
+        lengths[count + frame] = _HEADERS + size
+        position += _HEADERS + size
+    return frames
+
+
+@nb.njit(
+    nb.int64(
+        nb.int32[:, ::1],  # polls
+        INTS,  # numbers
+        WORDS,  # controls
+        WORDS,  # headers
+        BYTES,  # buffer
+        INTS,  # ports
+        WORDS,  # offsets
+        INTS,  # lengths
+        WORDS,  # counts
+    ),
+    cache=True,
+    nogil=True,
+)
+def _receive(polls, numbers, controls, headers, buffer, ports, offsets, lengths, counts):  # type: ignore[no-untyped-def]
+    """Wait until a socket has something, then make a batch of frames; returns their number, or WOKEN.
+
+    polls: pollfd of each interface's socket, in the order of `numbers` (port numbers), and last the one that wakes us up.
+    controls, headers: memory of the messages, whose data the kernel writes into the first MESSAGES * _STRIDE bytes of buffer;
+    runs are cut apart behind them. The rest as in Intake.
+    """
+    for index in range(len(polls)):
+        polls[index, 1] = _POLLIN
+    if _poll(polls.ctypes.data, len(polls), -1) < 0:
+        return 0  # a signal
+    if polls[len(polls) - 1, 1] >> 16:
+        return WOKEN
+    count = 0
+    used = 0  # messages
+    position = MESSAGES * _STRIDE
+    progress = True
+    while progress and used < MESSAGES:
+        progress = False
+        for port in range(len(numbers)):  # in turns, so that a busy port does not silence the others
+            if polls[port, 1] >> 16 == 0 or used >= MESSAGES:
+                continue
+            wanted = min(TURN, MESSAGES - used)
+            for index in range(used, used + wanted):
+                headers[8 * index + 5] = _CMSG_BYTES
+                controls[5 * index] = 0
+            got = _recvmmsg(polls[port, 0], headers.ctypes.data + 64 * used, wanted, _MSG_DONTWAIT, 0)
+            if got < 0:
+                if _errno_location()[0] not in (_EAGAIN, _EINTR):
+                    counts[_RECEIVE_ERRORS] += 1
+                got = 0
+            if got < wanted:
+                polls[port, 1] = 0  # drained, as far as this batch is concerned
+            else:
+                progress = True
+            for index in range(used, used + got):
+                at = index * _STRIDE + _VNET
+                length = (headers[8 * index + 7] & 0xFFFFFFFF) - _VNET
+                flags = buffer[at - _VNET]
+                kind = buffer[at - _VNET + 1] & ~np.uint8(_GSO_ECN)
+                counts[_RECEIVED_BYTES] += length
+                if controls[5 * index] != 0 and controls[5 * index + 2] & _VLAN_VALID:
+                    counts[_RECEIVED_PACKETS] += 1
+                    counts[_VLAN] += 1
+                elif kind == _GSO_NONE:
+                    counts[_RECEIVED_PACKETS] += 1
+                    if length > MAX_FRAME_BYTES or headers[8 * index + 6] & _MSG_TRUNC:
+                        counts[_OVERSIZED] += 1
+                        continue
+                    if flags & _NEEDS_CSUM:  # the field holds the pseudo header's sum
+                        start = _native16(buffer, at - _VNET + 6)
+                        field = start + _native16(buffer, at - _VNET + 8)
+                        if field + 2 <= length:
+                            checksum = ~folded(word_sum(buffer, at + start, length - start)) & 0xFFFF
+                            put16(buffer, at + field, checksum if checksum != 0 else 0xFFFF)
+                    ports[count] = numbers[port]
+                    offsets[count] = at
+                    lengths[count] = length
+                    count += 1
+                elif kind == _GSO_UDP_L4 and _is_ipv4_udp(buffer, at, length):
+                    segment = _native16(buffer, at - _VNET + 4)
+                    frames = (length - _HEADERS + segment - 1) // max(segment, 1)
+                    counts[_RECEIVED_PACKETS] += frames
+                    if segment == 0 or frames > MAX_SEGMENTS or _HEADERS + segment > MAX_FRAME_BYTES:
+                        counts[_OVERSIZED] += frames
+                        continue
+                    _cut(buffer, at, length, segment, position, ports, offsets, lengths, count, numbers[port])
+                    position += length + (frames - 1) * _HEADERS
+                    count += frames
+                else:
+                    counts[_RECEIVED_PACKETS] += 1
+                    counts[_SEGMENTATION] += 1
+            used += got
+    return count
+
+
+@nb.njit(nb.int64(BYTES, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
+def _same_flow(buffer, at, other, length):  # type: ignore[no-untyped-def]
+    """Whether two frames of `length` bytes differ in no header field but identification and IPv4 checksum."""
+    for byte in range(_HEADERS):
+        if buffer[at + byte] != buffer[other + byte] and not (18 <= byte < 20 or 24 <= byte < 26):
+            return False
+    return True
+
+
+@nb.njit(
+    nb.void(
+        INTS,  # ports
+        WORDS,  # offsets
+        INTS,  # lengths
+        BYTES,  # buffer
+        INTS,  # descriptors
+        nb.int64,  # offload
+        WORDS,  # counts
+    ),
+    cache=True,
+    nogil=True,
+)
+def _send(ports, offsets, lengths, buffer, descriptors, offload, counts):  # type: ignore[no-untyped-def]
+    """Send the frames buffer[offsets[i]:][:lengths[i]] from the sockets of ports[i], each port's frames in their order.
+
+    descriptors[PORT_NUMBERS]: the socket of each port, -1 where there is none. With `offload`, datagrams of one flow and
+    length that follow each other on a port travel as one run, for the receiving host to take whole (UDP_GRO) or cut apart.
+    """
+    total = len(ports)
+    members = np.zeros(PORT_NUMBERS + 1, np.int64)
+    kept = 0
+    for frame in range(total):
+        port = ports[frame]
+        if port < 0 or port >= PORT_NUMBERS or descriptors[port] < 0:
+            counts[_UNKNOWN_PORT] += 1
+        elif lengths[frame] < _ETHERNET:
+            counts[_SHORT_FRAME] += 1
+        else:
+            members[port + 1] += 1
+            kept += 1
+    if kept == 0:
+        return
+    for port in range(PORT_NUMBERS):
+        members[port + 1] += members[port]
+    order = np.empty(kept, np.int64)
+    for frame in range(total):  # a counting sort: multicast alternates between ports
+        port = ports[frame]
+        if 0 <= port < PORT_NUMBERS and descriptors[port] >= 0 and lengths[frame] >= _ETHERNET:
+            order[members[port]] = frame
+            members[port] += 1
+
+    vectors = np.empty(2 * (2 * kept + kept), np.int64)
+    headers = np.zeros(8 * kept, np.int64)
+    scratch = np.zeros((_VNET + _HEADERS) * kept, np.uint8)  # of each message: virtio_net_hdr, and the headers of a run
+    sockets = np.empty(kept, np.int32)
+    packets = np.empty(kept, np.int64)
+    messages = 0
+    vector = 0
+    place = 0
+    while place < kept:
+        first = order[place]
+        at = offsets[first]
+        length = lengths[first]
+        run = 1
+        if offload and _is_ipv4_udp(buffer, at, length) and u16(buffer, at + 40) == 0 and length > _HEADERS:
+            limit = min(_SEND_SEGMENTS, _SEND_BYTES // (length - _HEADERS))
+            while run < limit and place + run < kept:
+                following = order[place + run]
+                if ports[following] != ports[first] or lengths[following] != length:
+                    break
+                if not _same_flow(buffer, at, offsets[following], length):
+                    break
+                run += 1
+        own = messages * (_VNET + _HEADERS)
+        headers[8 * messages + 2] = vectors.ctypes.data + 8 * vector
+        vectors[vector] = scratch.ctypes.data + own
+        if run == 1:
+            vectors[vector + 1] = _VNET
+            vectors[vector + 2] = buffer.ctypes.data + at
+            vectors[vector + 3] = length
+            headers[8 * messages + 3] = 2
+            vector += 4
+        else:
+            vectors[vector + 1] = _VNET + _HEADERS
+            vector += 2
+            for member in range(run):
+                vectors[vector] = buffer.ctypes.data + offsets[order[place + member]] + _HEADERS
+                vectors[vector + 1] = length - _HEADERS
+                vector += 2
+            headers[8 * messages + 3] = 1 + run
+            payload = run * (length - _HEADERS)
+            scratch[own] = _NEEDS_CSUM
+            scratch[own + 1] = _GSO_UDP_L4
+            _put_native16(scratch, own + 2, _HEADERS)
+            _put_native16(scratch, own + 4, length - _HEADERS)
+            _put_native16(scratch, own + 6, _ETHERNET + _IPV4)
+            _put_native16(scratch, own + 8, 6)
+            head = own + _VNET
+            for byte in range(_HEADERS):
+                scratch[head + byte] = buffer[at + byte]
+            put16(scratch, head + 16, _IPV4 + _UDP + payload)
+            put16(scratch, head + 24, 0)
+            put16(scratch, head + 24, ~folded(word_sum(scratch, head + _ETHERNET, _IPV4)) & 0xFFFF)
+            put16(scratch, head + 38, _UDP + payload)
+            # The card, or the receiver in its place, completes the sum from the pseudo header's.
+            put16(scratch, head + 40, folded(17 + _UDP + payload + word_sum(scratch, head + 26, 8)))
+        sockets[messages] = descriptors[ports[first]]
+        packets[messages] = run
+        messages += 1
+        place += run
+
+    message = 0
+    while message < messages:
+        until = message + 1
+        while until < messages and sockets[until] == sockets[message] and until - message < _SEND_MESSAGES:
+            until += 1
+        done = _sendmmsg(sockets[message], headers.ctypes.data + 64 * message, until - message, _MSG_DONTWAIT)
+        for accepted in range(message, message + max(done, 0)):
+            counts[_SENT_PACKETS] += packets[accepted]
+            counts[_SENT_BYTES] += (headers[8 * accepted + 7] & 0xFFFFFFFF) - _VNET
+        if done > 0:
+            message += done
+            continue
+        error = _errno_location()[0]
+        if error == _EINTR:
+            continue
+        reason = _SEND_ERRORS
+        if error in (_EAGAIN, _ENOBUFS):
+            reason = _QUEUE_FULL
+        elif error == _EMSGSIZE:
+            reason = _OVERSIZED
+        counts[reason] += packets[message]
+        message += 1
+
+
+class Intake:
+    """The receiving side of all interfaces, and the batch that it makes.
+
+    After `receive` returned n: frame i < n came in on ports[i] and is buffer[offsets[i]:][:lengths[i]].
+    """
+
+    def __init__(self, sockets: Mapping[int, socket.socket], wake: socket.socket, counts: npt.NDArray[np.int64]) -> None:
+        """`sockets` by port number, with PACKET_VNET_HDR and PACKET_AUXDATA; `wake`: a socket that gets something to read when
+        `receive` shall return WOKEN. `counts`: see Count."""
+        # A run becomes longer when cut: each datagram gets headers of its own.
+        self.buffer: npt.NDArray[np.uint8] = np.zeros(MESSAGES * (_STRIDE + MESSAGE_BYTES + MAX_SEGMENTS * _HEADERS), np.uint8)
+        self.ports: npt.NDArray[np.int32] = np.zeros(FRAME_CAPACITY, np.int32)
+        self.offsets: npt.NDArray[np.int64] = np.zeros(FRAME_CAPACITY, np.int64)
+        self.lengths: npt.NDArray[np.int32] = np.zeros(FRAME_CAPACITY, np.int32)
+        controls = np.zeros(MESSAGES * 5, np.int64)
+        headers = np.zeros(MESSAGES * 8, np.int64)
+        self._vectors = np.zeros(MESSAGES * 2, np.int64)  # the kernel follows the headers here
+        for index in range(MESSAGES):
+            self._vectors[2 * index] = self.buffer.ctypes.data + index * _STRIDE
+            self._vectors[2 * index + 1] = MESSAGE_BYTES
+            headers[8 * index + 2] = self._vectors.ctypes.data + 16 * index
+            headers[8 * index + 3] = 1
+            headers[8 * index + 4] = controls.ctypes.data + _CMSG_BYTES * index
+        polls = np.zeros((len(sockets) + 1, 2), np.int32)
+        polls[:, 0] = [opened.fileno() for opened in (*sockets.values(), wake)]
+        self._arguments = (
+            polls,
+            np.array(list(sockets), np.int32),
+            controls,
+            headers,
+            self.buffer,
+            self.ports,
+            self.offsets,
+            self.lengths,
+            counts,
+        )
+
+    def receive(self) -> int:
+        """Wait for frames and make a batch; returns its number of frames (0 after a signal) or WOKEN."""
+        return int(_receive(*self._arguments))
+
+
+class Outlet:
+    """The sending side of all interfaces."""
+
+    def __init__(self, sockets: Mapping[int, socket.socket], counts: npt.NDArray[np.int64], *, offload: bool = True) -> None:
+        """`sockets` by port number; `counts`: see Count; `offload`: send runs of datagrams as one."""
+        self._descriptors = np.full(PORT_NUMBERS, -1, np.int32)
+        for number, opened in sockets.items():
+            self._descriptors[number] = opened.fileno()
+        self._counts = counts
+        self._offload = offload
+
+    def send(
+        self,
+        ports: npt.NDArray[np.int32],
+        offsets: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int32],
+        buffer: npt.NDArray[np.uint8],
+    ) -> None:
+        """Send the frames buffer[offsets[i]:][:lengths[i]], each on the interface of its ports[i]."""
+        _send(
+            np.ascontiguousarray(ports, np.int32),
+            np.ascontiguousarray(offsets, np.int64),
+            np.ascontiguousarray(lengths, np.int32),
+            buffer,
+            self._descriptors,
+            int(self._offload),
+            self._counts,
+        )

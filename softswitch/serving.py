@@ -1,0 +1,138 @@
+"""The thread that moves packets: a batch from the ports, one call into the compiled program, its answers to the ports.
+
+All three steps release the GIL.
+"""
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+_Bytes = npt.NDArray[np.uint8]
+_Ints = npt.NDArray[np.int32]
+_Longs = npt.NDArray[np.int64]
+
+_WOKEN = -1
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33  # Python's socket module has no names for them
+_SOCKET_BUFFER_BYTES = 16 << 20
+_DROP_PORT = 511  # v1model: the egress port of a dropped packet
+
+_log = logging.getLogger(__name__)
+
+
+class Batch(Protocol):
+    """What `process_batch` returns: frame i leaves on ports[i] and is buffer[offsets[i]:][:lengths[i]]."""
+
+    @property
+    def ports(self) -> _Ints: ...
+    @property
+    def offsets(self) -> _Longs: ...
+    @property
+    def lengths(self) -> _Ints: ...
+    @property
+    def buffer(self) -> _Bytes: ...
+
+
+class PacketProcessor(Protocol):
+    """The dataplane as the ports see it."""
+
+    def process_batch(self, ports: _Ints, offsets: _Longs, lengths: _Ints, buffer: _Bytes, now_us: int) -> Batch: ...
+
+
+class Intake(Protocol):
+    """Where batches come from: `datagrams.Intake` or `frames.Intake`. `receive` returns -1 when it was woken up to end."""
+
+    buffer: _Bytes
+    ports: _Ints
+    offsets: _Longs
+    lengths: _Ints
+
+    def receive(self) -> int: ...
+
+
+class Outlet(Protocol):
+    """Where they go: `datagrams.Outlet` or `frames.Outlet`."""
+
+    def send(self, ports: _Ints, offsets: _Longs, lengths: _Ints, buffer: _Bytes) -> None: ...
+
+
+class Ports:
+    """All ports of one switch and the thread that serves them; the subclass opens the sockets and knows what travels there."""
+
+    def __init__(self, dataplane_provider: Callable[[], PacketProcessor | None], sockets: dict[int, socket.socket]) -> None:
+        self._provider = dataplane_provider
+        self._sockets = sockets
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._counts: _Longs = np.zeros(len(self.count_names), np.int64)
+        self._thread = threading.Thread(target=self._serve, name="switch-ports", daemon=True)
+
+    # The statistics; DROPPED_NO_PIPELINE and INTERNAL_ERRORS must be among them.
+    count_names: type[IntEnum]
+
+    def _open(self, wake: socket.socket, counts: _Longs) -> tuple[Intake, Outlet]:
+        """Both ends of the loop, for the serving thread."""
+        raise NotImplementedError
+
+    @property
+    def statistics(self) -> dict[str, int]:
+        """Packets and bytes received and sent, packets dropped by reason: `count_names` in lower case."""
+        return {count.name.lower(): int(self._counts[count]) for count in self.count_names}
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread and close the sockets. May be called more than once, and without start()."""
+        if self._thread.ident is not None:
+            with contextlib.suppress(OSError):  # closed before
+                self._wake_writer.send(b"x")
+            self._thread.join()
+        for opened in (*self._sockets.values(), self._wake_reader, self._wake_writer):
+            opened.close()
+
+    def _serve(self) -> None:
+        started_ns = time.monotonic_ns()
+        intake, outlet = self._open(self._wake_reader, self._counts)
+        no_pipeline = self.count_names["DROPPED_NO_PIPELINE"]
+        internal_errors = self.count_names["INTERNAL_ERRORS"]
+        while (count := intake.receive()) != _WOKEN:
+            if not count:
+                continue
+            dataplane = self._provider()
+            if dataplane is None:
+                self._counts[no_pipeline] += count
+                continue
+            now_us = (time.monotonic_ns() - started_ns) // 1000
+            try:
+                out = dataplane.process_batch(
+                    intake.ports[:count], intake.offsets[:count], intake.lengths[:count], intake.buffer, now_us
+                )
+                outlet.send(out.ports, out.offsets, out.lengths, out.buffer)
+            except Exception:  # a packet must never end the thread: whoever sent it could switch the switch off
+                self._counts[internal_errors] += 1
+                _log.exception("a batch of packets was lost")
+
+
+def check_port_numbers(numbers: list[int]) -> None:
+    """Raise ValueError unless these are ports that a v1model switch can have."""
+    if not numbers:
+        raise ValueError("a switch needs at least one port")
+    for number in numbers:
+        if not 0 <= number < _DROP_PORT:
+            raise ValueError(f"port {number}: v1model's ports are 0 to {_DROP_PORT - 1}; {_DROP_PORT} means drop")
+
+
+def enlarge_buffers(opened: socket.socket) -> None:
+    """A burst from every worker must fit; without the privilege the kernel's limit has to do."""
+    for forced, plain in ((_SO_RCVBUFFORCE, socket.SO_RCVBUF), (_SO_SNDBUFFORCE, socket.SO_SNDBUF)):
+        try:
+            opened.setsockopt(socket.SOL_SOCKET, forced, _SOCKET_BUFFER_BYTES)
+        except OSError:
+            opened.setsockopt(socket.SOL_SOCKET, plain, _SOCKET_BUFFER_BYTES)
