@@ -23,6 +23,8 @@ from typing import Any
 
 import pytest
 from p4.v1 import p4runtime_pb2
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
 
 from switchsum.bmv2_namespace import Bmv2, programmed, what_is_missing
 from switchsum.controller import pipeline, programming
@@ -31,9 +33,9 @@ from switchsum.controller.jobs import Application, Job, Member
 from switchsum.controller.p4names import Entry
 from switchsum.controller.switch_session import DELETE, INSERT, SwitchSession
 from switchsum.p4src.layout import Flag, PacketType, RejectReason, Verdict
+from switchsum.p4src.scapy_layer import SwitchSum
 from switchsum.softswitch.daemon import SoftSwitch
 from switchsum.softswitch.dataplane import Dataplane
-from tests.protocol.packets import IP, UDP, Ether, SwitchSum
 from tests.protocol.switch_under_test import SWITCH_IP, SWITCH_MAC, Worker, checksum, frame_of
 
 BMV2 = os.environ.get("SWITCHSUM_BMV2") or shutil.which("simple_switch_grpc")
@@ -343,7 +345,7 @@ def random_packet(rng: random.Random, rounds: list[int]) -> tuple[int, bytes, in
     if rng.random() < 0.15:
         fields["kind"] = PacketType.PROPOSAL
     else:
-        fields["values"] = [rng.getrandbits(32) - 2**31 for _ in range(ELEMENTS)]
+        fields["values"] = [rng.getrandbits(32) for _ in range(ELEMENTS)]
     kind = rng.choices(["member", "field", "bytes", "port", "cut", "longer", "foreign", "host", "noise"], [60, *[6] * 8])[0]
     port = worker + 1
     if kind == "field":

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from switchsum.host_agent import wire
 from switchsum.p4src import generate
 from switchsum.p4src.layout import ELEMENT_CHOICES, HEADER_BYTES, HEADER_DTYPE, SLOTS
-from tests.protocol.packets import SwitchSum
+from switchsum.p4src.scapy_layer import SwitchSum
 from tests.protocol.switch_under_test import BUILD
 
 SPEC = yaml.safe_load((generate.HERE / "protocol.yaml").read_text())

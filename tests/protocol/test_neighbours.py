@@ -10,8 +10,8 @@ from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Raw
 
 from switchsum.p4src.layout import SERVICE_PORT, PacketType
+from switchsum.p4src.scapy_layer import SwitchSum
 from switchsum.softswitch.tables import Exact
-from tests.protocol.packets import SwitchSum
 from tests.protocol.switch_under_test import (
     FLOOD_GROUP,
     LOSS_IN,

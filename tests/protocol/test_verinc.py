@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from switchsum.p4src.layout import Flag, Verdict
-from tests.protocol.packets import SwitchSum
+from switchsum.p4src.scapy_layer import SwitchSum
 from tests.protocol.switch_under_test import SwitchUnderTest, Worker
 from tests.protocol.test_transitions import EPOCH, JOB, Bench
 
