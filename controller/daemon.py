@@ -53,7 +53,8 @@ class ControllerDaemon:
     ) -> None:
         """Check the arguments, load the compiled program and bind `listen`; the switch is first spoken to in start().
 
-        `switch`, `listen`: "HOST:PORT" of the switch's P4Runtime server and of the job service (port 0: any free one).
+        `switch`, `listen`: "HOST:PORT" of the switch's P4Runtime server (or "unix:PATH") and of the job service (port 0: any
+        free one).
         `election_id`: the highest at a switch is in charge. `layout`: "lanes" (softswitch) or "wide" (BMv2). `loss_in`,
         `loss_out`: share of packets the switch drops on purpose at every port, in [0, 1). `slots`: what a job gets that asks
         for none. Raises ValueError for a bad argument, WrongProgram, or OSError when `listen` cannot be bound.
@@ -205,7 +206,8 @@ class _ThreadPerCall(Executor):
 def _check(
     switch: str, listen: str, device_id: int, election_id: int, slots: int, lease_s: float, connect_timeout_s: float
 ) -> None:
-    _check_address("switch", switch, lowest_port=1)
+    if not switch.startswith("unix:"):
+        _check_address("switch", switch, lowest_port=1)
     _check_address("listen", listen, lowest_port=0)
     for name, value, low, high, unit in (
         ("device_id", device_id, 1, 2**64 - 1, ""),

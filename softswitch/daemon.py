@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 
 from switchsum.softswitch.dataplane import Dataplane
@@ -97,6 +97,19 @@ def consecutive_ports(host: str, base: int, count: int) -> dict[int, tuple[str, 
     if base and not 0 < base <= 65535 - count:
         raise ValueError(f"UDP ports {base + 1} to {base + count} do not exist; choose a base of 1 to {65535 - count}")
     return {number: (host, base + number if base else 0) for number in range(1, count + 1)}
+
+
+def parse_interfaces(texts: Iterable[str]) -> dict[int, str]:
+    """Port number -> interface from PORT@INTERFACE, as simple_switch's -i has it. Raises ValueError for another form."""
+    found: dict[int, str] = {}
+    for text in texts:
+        number, _, name = text.partition("@")
+        if not number.isdecimal() or not name:
+            raise ValueError(f"interface {text!r}: write PORT@INTERFACE, such as 1@veth1")
+        if int(number) in found:
+            raise ValueError(f"interface {text!r}: port {int(number)} has one already ({found[int(number)]})")
+        found[int(number)] = name
+    return found
 
 
 def run(switch: SoftSwitch, report: Callable[[str], None] = print) -> None:

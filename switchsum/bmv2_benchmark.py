@@ -15,17 +15,17 @@ from pathlib import Path
 
 import numpy as np
 
-from switchsum.bmv2_namespace import Bmv2, programmed
+from switchsum.bmv2_topologies.wired_switch import WiredSwitch, programmed
 from switchsum.controller import pipeline
 from switchsum.controller.p4names import Entry, Group, Item
 from switchsum.p4src.layout import HEADER_BYTES, HEADER_DTYPE
 from switchsum.softswitch.dataplane import Dataplane
 from switchsum.softswitch.tables import Exact
 
-WINDOWS = (1, 4, 16)  # slots in flight
+WINDOWS = (1, 4, 16, 64)  # slots in flight
 REPETITIONS = 7
 CONTRIBUTIONS = 4096  # in a repetition
-_SILENCE_S = 0.002
+_SILENCE_S = 0.1
 _LOST_S = 1.0
 _BEFORE_SERVICE = 14 + 20 + 8
 
@@ -47,16 +47,15 @@ class _Lost(Exception):
 class _Workers:
     """The hosts. `frames[worker][slot]`: a contribution whose phase is filled in; `sums`: the values of every result."""
 
-    def __init__(self, bmv2: Bmv2, frames: list[list[bytes]], sums: bytes) -> None:
-        self._ports = {raw: port for port, raw in bmv2.sockets.items()}
-        self._sockets = bmv2.sockets
+    def __init__(self, switch: WiredSwitch, frames: list[list[bytes]], sums: bytes) -> None:
+        self._ports = {raw: port for port, raw in switch.sockets.items()}
+        self._sockets = switch.sockets
         offset = _BEFORE_SERVICE + int(HEADER_DTYPE.fields["phase"][1])  # type: ignore[index]
         self._frames = [[(frame[:offset], frame[offset + 4 :]) for frame in mine] for mine in frames]
         self._slot_at = _BEFORE_SERVICE + int(HEADER_DTYPE.fields["slot"][1])  # type: ignore[index]
         self._phase_at = offset
         self._sums = sums
         self._phase = 0
-        self.nudges = 0
 
     def run(self, window: int) -> float:
         """Contributions a second over one repetition. Raises _Lost, or RuntimeError for a wrong sum."""
@@ -72,10 +71,8 @@ class _Workers:
         sockets = list(self._ports)
         while awaited:
             ready, _, _ = select.select(sockets, [], [], _SILENCE_S)
-            if not ready:
-                if time.perf_counter() - progress > _LOST_S:
-                    raise _Lost
-                self._nudge()
+            if not ready and time.perf_counter() - progress > _LOST_S:
+                raise _Lost
             for raw in ready:
                 worker = self._ports[raw]
                 try:
@@ -102,12 +99,6 @@ class _Workers:
         before, after = self._frames[worker][slot]
         self._sockets[worker].send(before + struct.pack("!I", phase) + after)
 
-    def _nudge(self) -> None:
-        """BMv2 reads one frame for each wake-up and can leave the last ones lying: a frame that it discards wakes it."""
-        self.nudges += 1
-        for raw in self._sockets.values():
-            raw.send(bytes(12) + b"\x88\xb5")
-
 
 def rates(
     binary: str, build: Path, dataplane: Dataplane, frames: list[list[bytes]], sums: np.ndarray[tuple[int], np.dtype[np.uint64]]
@@ -119,13 +110,12 @@ def rates(
     _, layout, elements = build.stem.split("_")
     program = pipeline.load(layout, int(elements), build.parent)
     lines = []
-    with Bmv2(binary, range(len(frames))) as bmv2:
-        session = programmed(bmv2.address, program, items_of(dataplane))
-        workers = _Workers(bmv2, frames, sums.astype(">u4").tobytes())
+    with WiredSwitch("bmv2", range(len(frames)), bmv2=binary) as switch:
+        session = programmed(switch.address, program, items_of(dataplane))
+        workers = _Workers(switch, frames, sums.astype(">u4").tobytes())
         for window in WINDOWS:
             samples: list[float] = []
             lossy = 0
-            workers.nudges = 0
             for repetition in range(REPETITIONS + 1):  # one warms up
                 try:
                     rate = workers.run(window)
@@ -141,6 +131,6 @@ def rates(
                 if samples
                 else "no repetition without loss"
             )
-            lines.append(f"BMv2, {window} slots in flight: {what}; {lossy} with loss left out, {workers.nudges} nudges")
+            lines.append(f"BMv2, {window} slots in flight: {what}; {lossy} with loss left out")
         session.close()
     return lines

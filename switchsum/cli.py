@@ -106,13 +106,21 @@ def demo(
 @app.command()
 def switch(
     p4runtime: Annotated[
-        str, typer.Option(help="HOST:PORT where the controller reaches the switch; port 0 takes a free one.")
+        str,
+        typer.Option(help="HOST:PORT where the controller reaches the switch (port 0 takes a free one), or unix:PATH."),
     ] = DEFAULT_P4RUNTIME,
     ports: Annotated[int, typer.Option(help="Number of switch ports, numbered from 1.")] = DEFAULT_PORTS,
     host: Annotated[str, typer.Option(help="Address that the ports' UDP sockets are bound to.")] = "127.0.0.1",
     udp_base: Annotated[
         int, typer.Option(help="Switch port p is UDP port UDP_BASE + p; 0 takes free ones.")
     ] = DEFAULT_UDP_BASE,
+    interface: Annotated[
+        list[str] | None,
+        typer.Option(help="PORT@INTERFACE, once for each port: network interfaces instead of UDP sockets; needs root."),
+    ] = None,
+    offload: Annotated[
+        bool, typer.Option(help="Let results leave in runs that the receiving host cuts apart; off for captures.")
+    ] = True,
     device_id: Annotated[int, typer.Option(help="The switch's P4Runtime device id.")] = 1,
     seed: Annotated[int, typer.Option(help="Start of the switch's random choices (which packets it drops).")] = 0,
 ) -> None:
@@ -125,6 +133,8 @@ def switch(
             daemon.SoftSwitch(
                 grpc=p4runtime,
                 ports=daemon.consecutive_ports(host, udp_base, ports),
+                interfaces=daemon.parse_interfaces(interface) if interface else None,
+                offload=offload,
                 seed=seed,
                 device_id=device_id,
             )
@@ -137,7 +147,7 @@ def switch(
 
 @app.command()
 def controller(
-    switch: Annotated[str, typer.Option(help="HOST:PORT of the switch's P4Runtime server.")] = DEFAULT_P4RUNTIME,
+    switch: Annotated[str, typer.Option(help="HOST:PORT or unix:PATH of the switch's P4Runtime server.")] = DEFAULT_P4RUNTIME,
     listen: Annotated[
         str, typer.Option(help="HOST:PORT where workers reach the controller; port 0 takes a free one.")
     ] = DEFAULT_LISTEN,

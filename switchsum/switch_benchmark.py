@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from switchsum.bmv2_benchmark import rates
-from switchsum.bmv2_namespace import what_is_missing
+from switchsum.bmv2_topologies.namespaces import what_is_missing
 from switchsum.p4src.layout import HEADER_BYTES, HEADER_DTYPE, SERVICE_PORT, WIRE_VERSION, PacketType
 from switchsum.softswitch.benchmark import Packets, Timing, measure
 from switchsum.softswitch.dataplane import Dataplane, Program, Table

@@ -1,7 +1,7 @@
 """BMv2 and the softswitch run the same compiled program: the same packets in, the same packets out, byte for byte.
 
 Both are programmed by the controller's own code over P4Runtime. BMv2 gets its packets through veth pairs in a namespace of its
-own (switchsum/bmv2_namespace.py). Needs root and simple_switch_grpc (SWITCHSUM_BMV2, or on PATH); skipped elsewhere.
+own (bmv2_topologies/wired_switch.py). Needs root and simple_switch_grpc (SWITCHSUM_BMV2, or on PATH); skipped elsewhere.
 
 Seen red on purpose (2026-11-29): with the lanes build in the softswitch and the wide one in BMv2, random packets differ, since
 random values carry from lane to lane in wide words only; hosts never send such values.
@@ -26,7 +26,8 @@ from p4.v1 import p4runtime_pb2
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
-from switchsum.bmv2_namespace import Bmv2, programmed, what_is_missing
+from switchsum.bmv2_topologies.namespaces import what_is_missing
+from switchsum.bmv2_topologies.wired_switch import WiredSwitch, programmed
 from switchsum.controller import pipeline, programming
 from switchsum.controller.fabric import RackFabric, Station
 from switchsum.controller.jobs import Application, Job, Member
@@ -71,7 +72,7 @@ def the_job() -> Job:
 class Pair:
     """Both switches with the same program and entries; send() gives one packet to both and compares what comes out."""
 
-    def __init__(self, bmv2: Bmv2, softswitch: SoftSwitch) -> None:
+    def __init__(self, bmv2: WiredSwitch, softswitch: SoftSwitch) -> None:
         self.build = pipeline.load("wide", ELEMENTS)
         items = programming.fabric_items(RACK, 0.0, 0.0)
         items += [item for step in programming.job_steps(the_job()) for item in step]
@@ -147,13 +148,13 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def switches() -> Iterator[tuple[Bmv2, SoftSwitch]]:
-    with Bmv2(str(BMV2), PORTS) as bmv2, SoftSwitch(ports=len(PORTS)) as softswitch:
+def switches() -> Iterator[tuple[WiredSwitch, SoftSwitch]]:
+    with WiredSwitch("bmv2", PORTS, bmv2=str(BMV2)) as bmv2, SoftSwitch(ports=len(PORTS)) as softswitch:
         yield bmv2, softswitch
 
 
 @pytest.fixture
-def pair(switches: tuple[Bmv2, SoftSwitch]) -> Iterator[Pair]:
+def pair(switches: tuple[WiredSwitch, SoftSwitch]) -> Iterator[Pair]:
     """Freshly programmed for each test: committing a program empties tables, counters and registers."""
     pair = Pair(*switches)
     yield pair
@@ -420,5 +421,5 @@ def test_a_shell_lists_the_softswitchs_tables() -> None:
 
 @needs_bmv2
 def test_a_shell_lists_the_same_tables_on_both_switches() -> None:
-    with Bmv2(str(BMV2), ()) as bmv2, SoftSwitch(ports=1) as softswitch:
+    with WiredSwitch("bmv2", (), bmv2=str(BMV2)) as bmv2, SoftSwitch(ports=1) as softswitch:
         assert shell_session(bmv2.address) == shell_session(softswitch.grpc_address)

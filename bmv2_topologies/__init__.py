@@ -1,0 +1,1 @@
+"""Emulated racks: hosts in network namespaces, shaped links, and a switch in the middle, from one YAML file."""
