@@ -119,9 +119,9 @@ local function add_values(tvb, tree, kind)
     if captured > 0 then
         local branch = tree:add(values_field, tvb:range(HEADER_BYTES, captured))
         branch:set_text(string.format("Values: %d lanes", whole))
-        -- One item a lane, but only when somebody looks at this packet or a filter asks, and no more than a sound packet has:
-        -- the packet list is filled without.
-        if tree.visible or tree:referenced(value_field) then
+        -- One item a lane, no more than a sound packet has, and only if somebody looks at this packet or a filter asks: Wireshark
+        -- fills the packet list without.
+        if tree:referenced(value_field) then
             for i = 0, math.min(math.floor(captured / 4), ELEMENTS_MAX) - 1 do
                 local range = tvb:range(HEADER_BYTES + 4 * i, 4)
                 branch:add(value_field, range):set_text(string.format("Lane %d: %d", i, range:uint()))
@@ -143,7 +143,7 @@ local function info_of(header)
         text = text .. (has_bit(header.flags, flag.mask) and " " .. flag.name or "")
     end
     if TYPES[header.type] == "STATUS" then
-        text = text .. " of workers " .. workers_in(header.tag)
+        text = text .. " has workers " .. workers_in(header.tag)
     end
     return text
 end
@@ -187,7 +187,7 @@ local function looks_like_ours(tvb, pinfo, root)
     end
     local kind = tvb:range(HEADER_AT.type, 1):uint()
     local bytes = tvb:reported_len() - HEADER_BYTES
-    local length_fits = CARRIES_VALUES[kind] and bytes % 4 == 0 and ELEMENTS[bytes / 4] or not CARRIES_VALUES[kind] and bytes == 0
+    local length_fits = CARRIES_VALUES[kind] and ELEMENTS[bytes / 4] or not CARRIES_VALUES[kind] and bytes == 0
     if not TYPES[kind] or not length_fits or tvb:range(HEADER_AT.reserved, 2):uint() ~= 0 then
         return false
     end

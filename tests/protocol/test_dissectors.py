@@ -237,6 +237,8 @@ class TestWireshark:
         overhead = len(frame) - HEADER_BYTES - 4 * 64
         [packet] = dissect(tmp_path / "header.pcap", [frame], overhead + 10)
         assert packet.info == f"header cut by the capture's length limit: 10 of {HEADER_BYTES} bytes"
+        [packet] = dissect(tmp_path / "no_values.pcap", [frame], overhead + HEADER_BYTES)
+        assert (packet.numbers["count"], packet.lanes, packet.experts) == (64, [], [])
         [packet] = dissect(tmp_path / "values.pcap", [frame], overhead + HEADER_BYTES + 4 * 5 + 2)
         assert (packet.numbers["count"], packet.lanes, packet.experts) == (64, [0, 1, 2, 3, 4], [])
 
@@ -278,6 +280,13 @@ class TestWireshark:
     def test_no_packet_has_more_lanes_than_the_largest_program(self, tmp_path: Path) -> None:
         [packet] = dissect(tmp_path / "long.pcap", [ethernet(header_of(type=1) + bytes(4 * 5000))])
         assert (packet.numbers["count"], len(packet.lanes)) == (5000, max(ELEMENT_CHOICES))
+
+    def test_lanes_are_found_by_a_filter_that_shows_none(self, tmp_path: Path) -> None:
+        """Lanes are dissected only when asked for, and a filter asks: here alone, without a visible tree."""
+        capture = tmp_path / "lanes.pcap"
+        write(capture, [ethernet(header_of(type=1, slot=i) + bytes(4 * 63) + bytes([0, 0, 0, i])) for i in range(3)])
+        [line] = tshark(capture, "-Y", "switchsum.value == 2")
+        assert "CONTRIBUTION job 0 epoch 0 worker 0 slot 2 phase 0" in line
 
     def test_random_bytes_raise_no_lua_error(self, tmp_path: Path) -> None:
         """On the service's port and, where a heuristic looks at them, on another."""
@@ -338,7 +347,7 @@ class TestWireshark:
         assert "Exponent: 0x0001" in lines[5]
         assert [line for line in lines[6] if line.startswith("Lane ")] == [f"Lane {i}: {i}" for i in range(64)]
         [info, *_] = tshark(capture, "-T", "fields", "-e", "_ws.col.Info")
-        assert info == "STATUS job 0 epoch 0 worker 0 slot 0 phase 0 WANT_STATUS of workers 0, 2, 31"
+        assert info == "STATUS job 0 epoch 0 worker 0 slot 0 phase 0 WANT_STATUS has workers 0, 2, 31"
 
     def test_scapy_reads_the_same_capture(self, tmp_path: Path) -> None:
         packets = [packet for kind in PacketType for packet in random_packets(random.Random(kind), kind, 5)]
