@@ -8,22 +8,26 @@ port. In a `rack` a port reaches the hosts that its list names, by Ethernet:
     ports:                               ports:
       1: 127.0.0.1:41001                   1: [{address: 10.83.0.11, mac: "02:00:00:00:00:0b"}]
       2: 127.0.0.1:41002                   2: [{address: 10.83.0.12, mac: "02:00:00:00:00:0c"}]
+                                         loss:
+                                           2: {in: 0.01, out: 0.01}
 
-`switch` may be left out; its fields default to the values shown.
+`switch` may be left out; its fields default to the values shown. `loss`: what the switch drops on purpose, by port.
 """
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv4Network
 from pathlib import Path
-from typing import TypeVar
+from types import MappingProxyType
 
 import yaml
 
+from switchsum.controller import yaml_fields
 from switchsum.controller.errors import FabricError
 from switchsum.controller.jobs import Attachment
+from switchsum.controller.yaml_fields import Place
 from switchsum.p4src.layout import SERVICE_PORT
 
 SWITCH_IP = int(IPv4Address("10.83.0.1"))  # the softswitch's default, which its UDP ports write into headers
@@ -32,8 +36,6 @@ MAX_PORT = 510  # 9 bits, without 511, which means "drop"
 
 _LOOPBACK = IPv4Network("127.0.0.0/8")
 _MAC = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
-
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,19 @@ class Station:
     port: int
 
 
+@dataclass(frozen=True)
+class Loss:
+    """Probabilities, each in [0, 1), that the switch drops a packet that comes in on a port, or leaves by it."""
+
+    into: float = 0.0
+    out: float = 0.0
+
+
 class Fabric(ABC):
     """What both kinds have. `ports` in ascending order; `stations` only where the switch carries other traffic too."""
 
     carries_other_traffic = False
+    losses: Mapping[int, Loss] = MappingProxyType({})  # of the ports where packets shall be lost on purpose
 
     def __init__(self, ports: tuple[int, ...], stations: tuple[Station, ...], switch_ip: int, switch_mac: int) -> None:
         self.ports = ports
@@ -101,10 +112,29 @@ class RackFabric(Fabric):
         stations: tuple[Station, ...],
         switch_ip: int = SWITCH_IP,
         switch_mac: int = SWITCH_MAC,
+        losses: Mapping[int, Loss] | None = None,
     ) -> None:
-        """`ports` may name more than the stations use: flooding reaches them too."""
+        """`ports` may name more than the stations use: flooding reaches them too. `losses`: of single ports."""
         super().__init__(tuple(sorted(ports)), stations, switch_ip, switch_mac)
+        self.losses = dict(losses or {})
         self._by_address = {station.address: station for station in stations}
+
+    def as_yaml(self) -> str:
+        """The description that load() reads back as an equal fabric."""
+
+        def mac(number: int) -> str:
+            return ":".join(f"{byte:02x}" for byte in number.to_bytes(6, "big"))
+
+        hosts: dict[int, list[dict[str, str]]] = {port: [] for port in self.ports}
+        for station in self.stations:
+            hosts[station.port].append({"address": str(IPv4Address(station.address)), "mac": mac(station.mac)})
+        tree = {
+            "kind": "rack",
+            "switch": {"address": str(IPv4Address(self.switch_ip)), "mac": mac(self.switch_mac)},
+            "ports": hosts,
+            "loss": {port: {"in": loss.into, "out": loss.out} for port, loss in self.losses.items()},
+        }
+        return yaml.safe_dump(tree, sort_keys=False)
 
     def attach(self, address: str, job_load: Mapping[int, int], total_load: Mapping[int, int]) -> Attachment:
         """The port that reaches the host."""
@@ -120,25 +150,16 @@ class RackFabric(Fabric):
 
 def load(path: Path) -> Fabric:
     """Read a fabric's description. Raises FabricError naming file, line and field."""
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise FabricError(f"{path}: cannot be read: {error}") from None
-    return parse(text, str(path))
+    return _fabric(yaml_fields.load(path, FabricError))
 
 
 def parse(text: str, source: str) -> Fabric:
     """Like load(), from text; `source` names it in errors."""
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise FabricError(f"{source} line {line}: not YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
-        raise FabricError(f"{source}: not YAML: {error}") from None
-    if node is None:
-        raise FabricError(f"{source} line 1: the file is empty; it needs `kind` and `ports`")
-    top = _Place(node, source, "").fields({"kind", "switch", "ports"}, required={"kind", "ports"})
+    return _fabric(yaml_fields.parse(text, source, FabricError))
+
+
+def _fabric(place: Place) -> Fabric:
+    top = place.fields({"kind", "switch", "ports", "loss"}, required={"kind", "ports"})
     kind = top["kind"].text()
     switch = top["switch"].fields({"address", "mac"}) if "switch" in top else {}
     ip = switch["address"].convert(_address, "an IPv4 address such as 10.83.0.1") if "address" in switch else SWITCH_IP
@@ -147,6 +168,8 @@ def parse(text: str, source: str) -> Fabric:
     if not ports:
         top["ports"].fail("no port is listed; a switch needs at least one")
     if kind == "loopback":
+        if "loss" in top:
+            top["loss"].fail("only a rack has it; a loopback switch loses what `switchsum controller --loss` says")
         form = "HOST:PORT on loopback, such as 127.0.0.1:41001"
         sockets = {number: place.convert(_socket, form) for number, place in ports.items()}
         for number, place in ports.items():
@@ -154,14 +177,15 @@ def parse(text: str, source: str) -> Fabric:
                 place.fail("two ports have this socket; each needs its own")
         return LoopbackFabric(sockets, ip, mac)
     if kind == "rack":
-        return RackFabric(tuple(ports), _stations(ports, ip, mac), ip, mac)
+        losses = _losses(top["loss"], ports) if "loss" in top else {}
+        return RackFabric(tuple(ports), _stations(ports, ip, mac), ip, mac, losses)
     raise top["kind"].failure(f"{kind!r} is not a kind of fabric; write loopback or rack")
 
 
 _MAC_FORM = 'a MAC address in quotes, such as "02:00:00:00:00:0b"'
 
 
-def _stations(ports: Mapping[int, "_Place"], switch_ip: int, switch_mac: int) -> tuple[Station, ...]:
+def _stations(ports: Mapping[int, Place], switch_ip: int, switch_mac: int) -> tuple[Station, ...]:
     stations: list[Station] = []
     seen: dict[tuple[str, int], str] = {("address", switch_ip): "the switch", ("mac", switch_mac): "the switch"}
     for number, place in ports.items():
@@ -180,64 +204,30 @@ def _stations(ports: Mapping[int, "_Place"], switch_ip: int, switch_mac: int) ->
     return tuple(stations)
 
 
-class _Place:
-    """A YAML node with its whereabouts, so that every complaint names file, line and field."""
+def _losses(place: Place, ports: Mapping[int, Place]) -> dict[int, Loss]:
+    losses = {}
+    for name, port in place.items():
+        number = port.key_number(name, 1, MAX_PORT)
+        if number not in ports:
+            port.fail("there is no such port")
+        losses[number] = read_loss(port)
+    return losses
 
-    def __init__(self, node: yaml.Node, source: str, field: str) -> None:
-        self._node, self._source, self._field = node, source, field
 
-    def failure(self, problem: str) -> FabricError:
-        where = f", {self._field}" if self._field else ""
-        return FabricError(f"{self._source} line {self._node.start_mark.line + 1}{where}: {problem}")
+def read_loss(place: Place) -> Loss:
+    """{in: 0.01, out: 0.01}, either of which may be left out."""
+    fields = place.fields({"in", "out"})
+    return Loss(*(fields[name].convert(_probability, PROBABILITY_FORM) if name in fields else 0.0 for name in ("in", "out")))
 
-    def fail(self, problem: str) -> None:
-        raise self.failure(problem)
 
-    def text(self) -> str:
-        if not isinstance(self._node, yaml.ScalarNode):
-            raise self.failure("must be a single value")
-        return str(self._node.value)
+PROBABILITY_FORM = "a probability from 0 to below 1, such as 0.01"
 
-    def convert(self, convert: Callable[[str], Value], form: str) -> Value:
-        """The value by a function that raises ValueError; `form` says what it should look like."""
-        try:
-            return convert(self.text())
-        except ValueError:
-            raise self.failure(f"{self.text()!r} is not {form}") from None
 
-    def items(self) -> list[tuple[str, "_Place"]]:
-        """A mapping's entries, no key twice."""
-        if not isinstance(self._node, yaml.MappingNode):
-            raise self.failure("must be a mapping (`name: value` lines)")
-        found: dict[str, _Place] = {}
-        for key, value in self._node.value:
-            name = _Place(key, self._source, self._field).text()
-            place = _Place(value, self._source, f"{self._field}.{name}" if self._field else name)
-            if name in found:
-                raise place.failure("is there twice")
-            found[name] = place
-        return list(found.items())
-
-    def fields(self, known: set[str], required: frozenset[str] | set[str] = frozenset()) -> dict[str, "_Place"]:
-        """A mapping with fixed names."""
-        found = dict(self.items())
-        for name, place in found.items():
-            if name not in known:
-                raise place.failure(f"is not a field; there are {', '.join(sorted(known))}")
-        for name in sorted(required - found.keys()):
-            raise self.failure(f"the field {name} is missing")
-        return found
-
-    def elements(self) -> list["_Place"]:
-        if not isinstance(self._node, yaml.SequenceNode):
-            raise self.failure("must be a list, such as [{address: ..., mac: ...}]")
-        return [_Place(node, self._source, f"{self._field}[{index}]") for index, node in enumerate(self._node.value)]
-
-    def key_number(self, text: str, low: int, high: int) -> int:
-        """The name under which this place stands, as a number."""
-        if not text.isdecimal() or str(int(text)) != text or not low <= int(text) <= high:
-            raise self.failure(f"{text!r} is not a port number from {low} to {high}")
-        return int(text)
+def _probability(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1:
+        raise ValueError(text)
+    return value
 
 
 def _ipv4(text: str) -> IPv4Address:

@@ -7,7 +7,7 @@ admits packets last, and removed in reverse.
 from collections.abc import Iterable
 from ipaddress import IPv4Address
 
-from switchsum.controller.fabric import Fabric
+from switchsum.controller.fabric import Fabric, Loss
 from switchsum.controller.jobs import Job
 from switchsum.controller.p4names import Entry, Group, Item, P4Names
 from switchsum.p4src.layout import RejectReason, Verdict
@@ -73,12 +73,14 @@ def loss_threshold(probability: float) -> int:
 
 
 def fabric_items(fabric: Fabric, loss_in: float, loss_out: float) -> list[Item]:
-    """What the switch holds whether there are jobs or not. Losses are probabilities, the same on every port."""
+    """What the switch holds whether there are jobs or not. Losses are probabilities, of every port that has none of its own."""
     items: list[Item] = [Entry(ADDRESSES, (fabric.switch_ip,), OWN, (fabric.switch_mac,))]
     items += [Entry(REJECTIONS, (reason.value,), COUNT_REJECTED) for reason in RejectReason]
-    for loss, table, action in ((loss_in, LOSS_IN, SET_LOSS_IN), (loss_out, LOSS_OUT, SET_LOSS_OUT)):
-        if loss:
-            items += [Entry(table, (port,), action, (loss_threshold(loss),)) for port in fabric.ports]
+    for port in fabric.ports:
+        loss = fabric.losses.get(port, Loss(loss_in, loss_out))
+        for probability, table, action in ((loss.into, LOSS_IN, SET_LOSS_IN), (loss.out, LOSS_OUT, SET_LOSS_OUT)):
+            if probability:
+                items.append(Entry(table, (port,), action, (loss_threshold(probability),)))
     if fabric.carries_other_traffic:
         items += [Entry(STATIONS, (station.mac,), FORWARD, (station.port,)) for station in fabric.stations]
         items.append(Group(FLOOD_GROUP, frozenset((port, 1) for port in fabric.ports)))

@@ -59,11 +59,11 @@ def test_a_loopback_fabric_takes_the_least_used_port() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "f.yaml line 1: the file is empty; it needs `kind` and `ports`"),
+        ("", "f.yaml line 1: the file is empty"),
         ("kind: [", "f.yaml line 1: not YAML: "),
         ("- a", "f.yaml line 1: must be a mapping"),
         ("kind: rack", "f.yaml line 1: the field ports is missing"),
-        (RACK + "extra: 1\n", "f.yaml line 9, extra: is not a field; there are kind, ports, switch"),
+        (RACK + "extra: 1\n", "f.yaml line 9, extra: is not a field; there are kind, loss, ports, switch"),
         (RACK + "kind: rack\n", "f.yaml line 9, kind: is there twice"),
         (RACK.replace("kind: rack", "kind: mesh"), "f.yaml line 1, kind: 'mesh' is not a kind of fabric; write loop"),
         (RACK.replace("kind: rack", "kind: {a: 1}"), "f.yaml line 1, kind: must be a single value"),

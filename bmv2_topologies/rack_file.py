@@ -1,0 +1,357 @@
+"""A rack as a YAML file describes it: one switch, its workers, and the links between them.
+
+    switches:
+      tor: {kind: softswitch, elements: 256}     # or bmv2; tor is the switch's name
+    link: {rate: 100 Mbit/s, mtu: 1500}          # of every worker that has none of its own
+    loss: {in: 0.01, out: 0.01}                  # share of packets that the switch drops, in from and out to each worker
+    workers:                                     # ranks in this order
+      w0: {address: 10.83.0.11}
+      w1: {address: 10.83.0.12, link: {rate: 10 Mbit/s}, loss: {in: 0.1}}
+
+Only `workers` is required. Without `rate` a link is as fast as the machine. `burst` is how much a link may send at once after
+a pause (tc-tbf(8)). All addresses lie in 10.83.0.0/24, where .1 is the switch and .254 the controller, unless `network` names
+another /24. `switches` is a mapping so that a second level fits in later; today there is exactly one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from ipaddress import AddressValueError, IPv4Address, IPv4Network
+from pathlib import Path
+from typing import Any
+
+from switchsum.bmv2_topologies.switch_process import KINDS, LAYOUT
+from switchsum.controller import fabric as fabrics
+from switchsum.controller import yaml_fields
+from switchsum.controller.fabric import SWITCH_MAC, Loss, RackFabric, Station
+from switchsum.controller.yaml_fields import Place
+from switchsum.p4src.layout import DEFAULT_ELEMENTS, ELEMENT_CHOICES, HEADER_BYTES, MAX_WORKERS
+
+CONTROLLER = "controller"
+CONTROLLER_PORT = 50099
+PREFIX_LENGTH = 24
+
+_NETWORK = IPv4Network("10.83.0.0/24")
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,19}")
+_RATE = re.compile(r"(\d+(?:\.\d+)?) *([kmg]?)bit(?:/s)?", re.IGNORECASE)
+_BYTES = re.compile(r"(\d+(?:\.\d+)?) *(|k|ki|m|mi)b", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1000, "m": 10**6, "g": 10**9, "ki": 1024, "mi": 1 << 20}
+_LEAST_RATE, _GREATEST_RATE = 10_000, 100 * 10**9
+_ETHERNET = 14
+_LEAST_MTU, _GREATEST_MTU = 576, 9000  # RFC 791's least datagram; what the softswitch and hardware forward
+
+# A burst too small for the kernel's clock slows a link down; more than a whole UDP_SEGMENT send spares cutting it apart early.
+_BURST_S = 0.002
+_LEAST_BURST = 16 << 10
+# The queue holds more than a host's send buffer (host_agent/transport.py), so that a full one blocks the sender.
+_QUEUE_S = 0.04
+_LEAST_QUEUE = 512 << 10
+
+
+class RackError(ValueError):
+    """A rack's file, or an option that changes it, is wrong; the text names file, line and field."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """Both directions of a worker's cable. `rate_bps`: None for as fast as the machine; `burst_bytes`: 0 for what suits it."""
+
+    rate_bps: int | None = None
+    burst_bytes: int = 0
+    mtu: int = 1500
+
+    @property
+    def burst(self) -> int:
+        """Bytes, as tbf takes them."""
+        return self.burst_bytes or max(_LEAST_BURST, int(_BURST_S * (self.rate_bps or 0) / 8))
+
+    @property
+    def queue(self) -> int:
+        """Bytes that wait before the link at most."""
+        return max(_LEAST_QUEUE, int(_QUEUE_S * (self.rate_bps or 0) / 8))
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A host of the rack."""
+
+    name: str
+    rank: int
+    port: int
+    address: IPv4Address
+    link: Link
+    loss: Loss
+
+    @property
+    def mac(self) -> str:
+        return mac_of(self.address)
+
+
+@dataclass(frozen=True)
+class RackFile:
+    """A valid rack. `name`: of the file, unless told otherwise."""
+
+    name: str
+    switch_name: str
+    kind: str
+    elements: int
+    network: IPv4Network
+    workers: tuple[Worker, ...]
+
+    @property
+    def switch_address(self) -> IPv4Address:
+        return self.network[1]
+
+    @property
+    def controller_address(self) -> IPv4Address:
+        return self.network[254]
+
+    @property
+    def controller_port(self) -> int:
+        """Switch port at which the controller sits: the last."""
+        return len(self.workers) + 1
+
+    @property
+    def controller_listen(self) -> str:
+        return f"{self.controller_address}:{CONTROLLER_PORT}"
+
+    @property
+    def layout(self) -> str:
+        """The build of the switch program that this kind of switch runs fastest."""
+        return LAYOUT[self.kind]
+
+    def fabric(self) -> RackFabric:
+        """What the controller must know of it."""
+        stations = [Station(int(w.address), _number(w.mac), w.port) for w in self.workers]
+        controller = self.controller_address
+        stations.append(Station(int(controller), _number(mac_of(controller)), self.controller_port))
+        losses = {w.port: w.loss for w in self.workers if w.loss != Loss()}
+        ports = tuple(station.port for station in stations)
+        return RackFabric(ports, tuple(stations), int(self.switch_address), SWITCH_MAC, losses)
+
+    def changed(
+        self, *, kind: str | None = None, elements: int | None = None, loss: float | None = None, name: str | None = None
+    ) -> RackFile:
+        """The same rack with another switch, packet size, or loss on every worker's port, both ways.
+
+        Raises RackError naming the option that does not fit.
+        """
+        if kind is not None and kind not in KINDS:
+            raise RackError(f"--switch {kind} is no kind of switch; choose {' or '.join(KINDS)}")
+        if elements is not None and elements not in ELEMENT_CHOICES:
+            raise RackError(f"--elements {elements} is not compiled; choose {_listed(ELEMENT_CHOICES)}")
+        if loss is not None and not 0 <= loss < 1:
+            raise RackError(f"--loss {loss} is not {fabrics.PROBABILITY_FORM}")
+        if name is not None and not _NAME.fullmatch(name):
+            raise RackError(f"--name {name!r} is not {_NAME_FORM}")
+        workers = self.workers
+        if loss is not None:
+            workers = tuple(replace(worker, loss=Loss(loss, loss)) for worker in workers)
+        changed = replace(
+            self, name=name or self.name, kind=kind or self.kind, elements=elements or self.elements, workers=workers
+        )
+        for worker in workers:
+            if worker.link.mtu < packet_bytes(changed.elements):
+                raise RackError(
+                    f"--elements {elements} needs an MTU of {packet_bytes(changed.elements)}; {worker.name} has less"
+                )
+        return changed
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, resolved, for programs."""
+        return {
+            "name": self.name,
+            "switch": {
+                "name": self.switch_name,
+                "kind": self.kind,
+                "layout": self.layout,
+                "elements": self.elements,
+                "address": str(self.switch_address),
+                "mac": _mac_text(SWITCH_MAC),
+            },
+            "controller": {
+                "name": CONTROLLER,
+                "address": str(self.controller_address),
+                "mac": mac_of(self.controller_address),
+                "port": self.controller_port,
+                "listen": self.controller_listen,
+            },
+            "prefix_length": PREFIX_LENGTH,
+            "workers": [
+                {
+                    "name": worker.name,
+                    "rank": worker.rank,
+                    "address": str(worker.address),
+                    "mac": worker.mac,
+                    "port": worker.port,
+                    "link": {
+                        "rate_bps": worker.link.rate_bps,
+                        "burst_bytes": worker.link.burst,
+                        "limit_bytes": worker.link.queue,
+                        "mtu": worker.link.mtu,
+                    },
+                    "loss": {"in": worker.loss.into, "out": worker.loss.out},
+                }
+                for worker in self.workers
+            ],
+            "fabric": self.fabric().as_yaml(),
+        }
+
+
+def packet_bytes(elements: int) -> int:
+    """Bytes of an IPv4 packet with that many elements: what a link's MTU must hold."""
+    return 20 + 8 + HEADER_BYTES + 4 * elements
+
+
+def mac_of(address: IPv4Address) -> str:
+    """02:00 and the IPv4 address: local, and easy to tell in a capture."""
+    return _mac_text(0x02_00_00_00_00_00 | int(address))
+
+
+def load(path: Path) -> RackFile:
+    """Read a rack's file. Raises RackError naming file, line and field."""
+    return _rack(yaml_fields.load(path, RackError), path.stem)
+
+
+def parse(text: str, source: str) -> RackFile:
+    """Like load(), from text; `source` names it in errors."""
+    return _rack(yaml_fields.parse(text, source, RackError), Path(source).stem)
+
+
+_NAME_FORM = "a name: a letter, then up to 19 letters, digits and hyphens, in lower case"
+_RATE_FORM = "a rate, such as 100 Mbit/s or 1 Gbit/s"
+_BYTES_FORM = "a number of bytes, such as 64 KiB or 1500 B"
+
+
+def _rack(top: Place, stem: str) -> RackFile:
+    fields = top.fields({"name", "switches", "link", "loss", "network", "workers"}, required={"workers"})
+    name = _name(fields["name"]) if "name" in fields else re.sub(r"[^a-z0-9-]", "-", stem.lower())[:20]
+    if not _NAME.fullmatch(name):
+        raise top.failure(f"the file's name does not do as the rack's ({_NAME_FORM}); give the field `name`")
+    switch_name, kind, elements = "tor", "softswitch", DEFAULT_ELEMENTS
+    if "switches" in fields:
+        switch_name, kind, elements = _switch(fields["switches"])
+    network = fields["network"].convert(_network, "a network such as 10.83.0.0/24") if "network" in fields else _NETWORK
+    link = _link(fields["link"], Link(), elements) if "link" in fields else Link()
+    loss = fabrics.read_loss(fields["loss"]) if "loss" in fields else Loss()
+    workers: list[Worker] = []
+    for worker_name, place in fields["workers"].items():
+        workers.append(_worker(worker_name, place, workers, switch_name, network, link, loss, elements))
+    if not workers:
+        fields["workers"].fail("no worker is listed")
+    if len(workers) > MAX_WORKERS:
+        fields["workers"].fail(f"{len(workers)} workers are listed; a job has at most {MAX_WORKERS}")
+    return RackFile(name, switch_name, kind, elements, network, tuple(workers))
+
+
+def _switch(place: Place) -> tuple[str, str, int]:
+    switches = place.items()
+    if len(switches) != 1:
+        place.fail(f"{len(switches)} switches are listed; a rack has one (several levels are not supported yet)")
+    name, body = switches[0]
+    _check_name(name, body)
+    fields = body.fields({"kind", "elements"})
+    kind = fields["kind"].text() if "kind" in fields else "softswitch"
+    if kind not in KINDS:
+        fields["kind"].fail(f"{kind!r} is no kind of switch; write {' or '.join(KINDS)}")
+    elements = fields["elements"].convert(int, "a number") if "elements" in fields else DEFAULT_ELEMENTS
+    if elements not in ELEMENT_CHOICES:
+        fields["elements"].fail(f"{elements} elements a packet are not compiled; write {_listed(ELEMENT_CHOICES)}")
+    return name, kind, elements
+
+
+def _worker(
+    name: str, place: Place, before: list[Worker], switch: str, network: IPv4Network, link: Link, loss: Loss, elements: int
+) -> Worker:
+    _check_name(name, place)
+    if name in (CONTROLLER, switch):
+        place.fail(f"{name} is the {'controller' if name == CONTROLLER else 'switch'}'s name; choose another")
+    fields = place.fields({"address", "link", "loss"}, required={"address"})
+    address = fields["address"].convert(_address, "an IPv4 address such as 10.83.0.11")
+    if address not in network or address in (network[0], network[-1]):
+        fields["address"].fail(f"{address} is no host of the rack's network {network}")
+    taken = {network[1]: "the switch", network[254]: "the controller", **{other.address: other.name for other in before}}
+    if address in taken:
+        fields["address"].fail(f"{address} belongs to {taken[address]} already")
+    return Worker(
+        name,
+        len(before),
+        len(before) + 1,
+        address,
+        _link(fields["link"], link, elements) if "link" in fields else link,
+        fabrics.read_loss(fields["loss"]) if "loss" in fields else loss,
+    )
+
+
+def _link(place: Place, default: Link, elements: int) -> Link:
+    fields = place.fields({"rate", "burst", "mtu"})
+    rate, burst, mtu = default.rate_bps, default.burst_bytes, default.mtu
+    if "rate" in fields:
+        rate = fields["rate"].convert(_rate, _RATE_FORM)
+        if not _LEAST_RATE <= rate <= _GREATEST_RATE:
+            fields["rate"].fail(f"{fields['rate'].text()} is out of range: 10 kbit/s to 100 Gbit/s")
+    if "mtu" in fields:
+        mtu = fields["mtu"].convert(int, "a number of bytes, such as 1500")
+        if not _LEAST_MTU <= mtu <= _GREATEST_MTU:
+            fields["mtu"].fail(f"{mtu} is out of range: {_LEAST_MTU} to {_GREATEST_MTU}")
+        if mtu < packet_bytes(elements):
+            fields["mtu"].fail(f"{mtu} is less than a packet of {elements} elements needs: {packet_bytes(elements)}")
+    if "burst" in fields:
+        if rate is None:
+            fields["burst"].fail("a link without `rate` is not shaped, so `burst` means nothing")
+        burst = fields["burst"].convert(_bytes, _BYTES_FORM)
+        if burst < mtu + _ETHERNET:
+            fields["burst"].fail(f"{burst} bytes is less than one frame of {mtu + _ETHERNET}: nothing would get through")
+    return Link(rate, burst, mtu)
+
+
+def _name(place: Place) -> str:
+    _check_name(place.text(), place)
+    return place.text()
+
+
+def _check_name(text: str, place: Place) -> None:
+    if not _NAME.fullmatch(text):
+        place.fail(f"{text!r} is not {_NAME_FORM}")
+
+
+def _address(text: str) -> IPv4Address:
+    try:
+        return IPv4Address(text)
+    except AddressValueError:
+        raise ValueError(text) from None
+
+
+def _network(text: str) -> IPv4Network:
+    network = IPv4Network(text)
+    if network.prefixlen != PREFIX_LENGTH or network.is_multicast:
+        raise ValueError(text)
+    return network
+
+
+def _rate(text: str) -> int:
+    """Bits a second; decimal prefixes, as links are sold."""
+    match = _RATE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(text)
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def _bytes(text: str) -> int:
+    match = _BYTES.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(text)
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def _listed(numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _number(mac: str) -> int:
+    return int(mac.replace(":", ""), 16)
+
+
+def _mac_text(number: int) -> str:
+    return ":".join(f"{byte:02x}" for byte in number.to_bytes(6, "big"))
