@@ -111,6 +111,7 @@ def lua_tables(spec: dict[str, Any]) -> str:
         f"local SERVICE_PORT = {spec['service_port']:#06x}",
         f"local HEADER_BYTES = {header_bytes(spec)}",
         f"local ELEMENTS = {{ {', '.join(f'[{e}] = true' for e in elements)} }}",
+        f"local LENGTHS = {{ {', '.join(str(header_bytes(spec) + 4 * e) for e in [0, *elements])} }} -- of whole packets",
         f"local ELEMENTS_TEXT = {_lua_string(', '.join(map(str, elements[:-1])) + f' or {elements[-1]}')}",
         f"local ELEMENTS_MAX = {max(elements)}",
         f"local TYPES = {{ {entries(types)} }}",

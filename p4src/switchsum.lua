@@ -6,6 +6,7 @@ local WIRE_VERSION = 0x51
 local SERVICE_PORT = 0x5353
 local HEADER_BYTES = 24
 local ELEMENTS = { [64] = true, [128] = true, [256] = true }
+local LENGTHS = { 24, 280, 536, 1048 } -- of whole packets
 local ELEMENTS_TEXT = "64, 128 or 256"
 local ELEMENTS_MAX = 256
 local TYPES = { [0x0001] = "CONTRIBUTION", [0x0002] = "PROPOSAL", [0x0081] = "RESULT", [0x0082] = "AGREEMENT", [0x0083] = "MISMATCH", [0x0084] = "STATUS" }
@@ -148,8 +149,8 @@ local function info_of(header)
     return text
 end
 
-function switchsum.dissector(tvb, pinfo, root)
-    pinfo.cols.protocol = "SwitchSum"
+-- Dissects one packet; returns the text for the info column.
+local function dissect_packet(tvb, root)
     local tree = root:add(switchsum, tvb:range())
     local captured = tvb:captured_len()
     local version = captured > 0 and tvb:range(0, 1):uint() or WIRE_VERSION
@@ -158,41 +159,83 @@ function switchsum.dissector(tvb, pinfo, root)
         local text = string.format("wire version 0x%02x; this dissector reads 0x%02x", version, WIRE_VERSION)
         tree:add(HEADER[1].proto, tvb:range(0, 1))
         tree:add_proto_expert_info(wrong_version, text)
-        pinfo.cols.info = text
-        return captured
+        return text
     end
     local header = add_header(tvb, tree)
     if captured < HEADER_BYTES then
         local cause = tvb:reported_len() < HEADER_BYTES and "truncated header" or "header cut by the capture's length limit"
         local text = string.format("%s: %d of %d bytes", cause, captured, HEADER_BYTES)
         tree:add_proto_expert_info(truncated, text)
-        pinfo.cols.info = text
-        return captured
+        return text
     end
     local info = info_of(header)
     tree:append_text(", " .. info)
-    pinfo.cols.info = info
     if not TYPES[header.type] then
         tree:add_proto_expert_info(unknown_type, string.format("type 0x%02x", header.type))
     end
     add_values(tvb, tree, header.type)
-    return captured
+    return info
 end
 
--- An embedded switch takes datagrams on loopback ports that the kernel chose: those are known by what they hold. Of random datagrams
--- with a fitting length one in 10^9 passes.
+-- Whether a packet of `bytes` bytes begins at `offset` as a host or a switch of this version sends it. Of random bytes with a
+-- fitting length one in 10^9 passes.
+local function is_sound(tvb, offset, bytes)
+    if offset + HEADER_BYTES > tvb:captured_len() or tvb:range(offset, 1):uint() ~= WIRE_VERSION then
+        return false
+    end
+    local kind = tvb:range(offset + HEADER_AT.type, 1):uint()
+    local rest = bytes - HEADER_BYTES
+    local length_fits = rest == 0
+    if CARRIES_VALUES[kind] then
+        length_fits = ELEMENTS[rest / 4] ~= nil
+    end
+    return TYPES[kind] ~= nil and length_fits and tvb:range(offset + HEADER_AT.reserved, 2):uint() == 0
+end
+
+-- The kernel gives captures at a host many datagrams as one, before it cuts them up (UDP_SEGMENT) or after it joined them
+-- (UDP_GRO): all of one length, but the last may be shorter, and of one job, since they are of one pair of sockets. Returns that
+-- length, or nil if this is not so.
+local function joined_length(tvb)
+    local total = tvb:reported_len()
+    local function same(name, offset, bytes)
+        return tvb:range(offset + HEADER_AT[name], bytes):uint() == tvb:range(HEADER_AT[name], bytes):uint()
+    end
+    for _, length in ipairs(LENGTHS) do
+        local sound = length < total
+        for offset = 0, total - 1, length do
+            sound = sound and is_sound(tvb, offset, math.min(length, total - offset))
+            sound = sound and same("job", offset, 2) and same("epoch", offset, 4)
+        end
+        if sound then
+            return length
+        end
+    end
+    return nil
+end
+
+function switchsum.dissector(tvb, pinfo, root)
+    pinfo.cols.protocol = "SwitchSum"
+    local total = tvb:reported_len()
+    local length = not is_sound(tvb, 0, total) and joined_length(tvb)
+    if length then
+        local info
+        for offset = 0, total - 1, length do
+            info = dissect_packet(tvb:range(offset, math.min(length, total - offset)):tvb(), root)
+        end
+        pinfo.cols.info = string.format("%d packets in one, the last: %s", math.ceil(total / length), info)
+    else
+        pinfo.cols.info = dissect_packet(tvb, root)
+    end
+    return tvb:captured_len()
+end
+
+-- An embedded switch takes datagrams on loopback ports that the kernel chose: those are known by what they hold.
 local function looks_like_ours(tvb, pinfo, root)
-    if tvb:captured_len() < HEADER_BYTES or tvb:range(0, 1):uint() ~= WIRE_VERSION then
-        return false
+    if is_sound(tvb, 0, tvb:reported_len()) or joined_length(tvb) then
+        switchsum.dissector(tvb, pinfo, root)
+        return true
     end
-    local kind = tvb:range(HEADER_AT.type, 1):uint()
-    local bytes = tvb:reported_len() - HEADER_BYTES
-    local length_fits = CARRIES_VALUES[kind] and ELEMENTS[bytes / 4] or not CARRIES_VALUES[kind] and bytes == 0
-    if not TYPES[kind] or not length_fits or tvb:range(HEADER_AT.reserved, 2):uint() ~= 0 then
-        return false
-    end
-    switchsum.dissector(tvb, pinfo, root)
-    return true
+    return false
 end
 
 DissectorTable.get("udp.port"):add(SERVICE_PORT, switchsum)

@@ -52,9 +52,41 @@ def header_of(**fields: int) -> bytes:
 ANY_HEADER = st.fixed_dictionaries(
     {name: st.integers(0, 256 ** HEADER_DTYPE[name].itemsize - 1) for name in FIELDS if name != "version"}
 )
+VERSIONS = (WIRE_VERSION, WIRE_VERSION + 1)
 LANES = st.lists(st.integers(0, 2**32 - 1), max_size=300)
 
 
+def sound(slot: int, kind: int, elements: int = 0) -> bytes:
+    """A packet that tells its place by its slot; its lanes hold what looks like a header, to tempt."""
+    return header_of(type=kind, slot=slot, job=7) + np.full(elements, WIRE_VERSION << 24 | kind << 16, ">u4").tobytes()
+
+
+JOINED = {
+    "two": [sound(0, 1, 64), sound(1, 1, 64)],
+    "sixty": [sound(i, 0x81, 256) for i in range(60)],
+    "headers": [sound(i, 2) for i in range(60)],
+    "the last shorter": [sound(0, 1, 128), sound(1, 1, 128), sound(2, 1, 64)],
+    "a header last": [sound(0, 1, 64), sound(1, 2)],
+}
+NOT_JOINED = {
+    "the last longer": sound(0, 1, 64) + sound(1, 1, 128),
+    "one byte more": sound(0, 1, 64) + sound(1, 1, 64) + b"\0",
+    "a foreign one": sound(0, 1, 64) + header_of(version=WIRE_VERSION + 1, type=1, job=7) + bytes(4 * 64),
+    "an unknown type": sound(0, 2) + sound(1, 3),
+    "another job": sound(0, 2) + header_of(type=2, job=8),
+    "another epoch": sound(0, 2) + header_of(type=2, job=7, epoch=1),
+    "reserved bits": sound(0, 2) + header_of(type=2, job=7, reserved=1),
+    "values after a PROPOSAL": sound(0, 2) + bytes(HEADER_BYTES),
+}
+
+
+@pytest.fixture
+def _strict_scapy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors while parsing are raised; by default scapy turns them into `Raw`."""
+    monkeypatch.setattr(conf, "debug_dissector", True)
+
+
+@pytest.mark.usefixtures("_strict_scapy")
 class TestScapyLayer:
     @given(header=ANY_HEADER, lanes=LANES)
     def test_building_and_parsing_agree_with_the_layout(self, header: dict[str, int], lanes: list[int]) -> None:
@@ -66,15 +98,33 @@ class TestScapyLayer:
         assert isinstance(parsed.summary(), str)
         assert isinstance(parsed.show(dump=True), str)
 
-    @given(data=st.binary(max_size=100), ours=st.booleans())
-    def test_any_payload_is_parsed_and_rebuilt_as_it_was(self, data: bytes, ours: bool) -> None:
-        payload = bytes([WIRE_VERSION]) + data if ours else data
-        packet = IP() / UDP(sport=40000, dport=SERVICE_PORT) / payload
-        parsed = IP(bytes(packet))
-        assert (SwitchSum in parsed) == (len(payload) >= HEADER_BYTES and payload[0] == WIRE_VERSION)
+    @given(header=ANY_HEADER, rest=st.binary(max_size=40), cut=st.integers(0, HEADER_BYTES), version=st.sampled_from(VERSIONS))
+    def test_any_payload_is_parsed_and_rebuilt_as_it_was(
+        self, header: dict[str, int], rest: bytes, cut: int, version: int
+    ) -> None:
+        payload = header_of(**header, version=version)[: HEADER_BYTES - cut] + rest
+        ours = len(payload) >= HEADER_BYTES and payload[0] == WIRE_VERSION
+        assert isinstance(SwitchSum(payload), SwitchSum) == ours
+        parsed = IP(bytes(IP() / UDP(sport=40000, dport=SERVICE_PORT) / payload))
+        assert (SwitchSum in parsed) == ours
         assert bytes(parsed[UDP].payload) == payload
         parsed.clear_cache()  # so that the fields are built again
         assert bytes(parsed[UDP].payload) == payload
+
+    @pytest.mark.parametrize("packets", JOINED.values(), ids=JOINED)
+    def test_datagrams_that_the_kernel_joined_are_read_one_by_one(self, packets: list[bytes]) -> None:
+        parsed = IP(bytes(IP() / UDP(sport=40000, dport=SERVICE_PORT) / b"".join(packets)))
+        layers = [layer for layer in parsed.iterpayloads() if isinstance(layer, SwitchSum)]
+        assert [layer.slot for layer in layers] == list(range(len(packets)))
+        assert [layer.self_build() for layer in layers] == packets
+        parsed.clear_cache()
+        assert bytes(parsed[UDP].payload) == b"".join(packets)
+
+    @pytest.mark.parametrize("payload", NOT_JOINED.values(), ids=NOT_JOINED)
+    def test_what_the_kernel_would_not_join_is_one_packet(self, payload: bytes) -> None:
+        parsed = SwitchSum(payload)
+        assert len(parsed.values) == (len(payload) - HEADER_BYTES) // 4
+        assert SwitchSum not in parsed.payload
 
     def test_a_datagram_of_greatest_length_is_parsed(self) -> None:
         """Sixteen thousand values, which is more than scapy's own limit for lists; that stays as it is."""
@@ -318,6 +368,30 @@ class TestWireshark:
         ]
         seen = dissect(tmp_path / "foreign.pcap", [ethernet(payload, sport=51234, dport=51235) for payload in foreign])
         assert [packet.protocol for packet in seen] == ["UDP"] * len(foreign)
+
+    def test_datagrams_that_the_kernel_joined_are_shown_one_by_one(self, tmp_path: Path) -> None:
+        """On the service's port and on another, as captures on loopback show what an embedded switch and its workers send."""
+        for ports in ({}, {"sport": 51234, "dport": 51235}):
+            frames = [ethernet(b"".join(packets), **ports) for packets in JOINED.values()]
+            capture = tmp_path / "joined.pcap"
+            write(capture, frames)
+            lines = tshark(capture, "-T", "fields", "-e", "switchsum.slot", "-e", "switchsum.count", "-e", "_ws.expert.message")
+            expected = []
+            for packets in JOINED.values():
+                counts = [(len(packet) - HEADER_BYTES) // 4 for packet in packets]
+                expected.append([",".join(map(str, range(len(packets)))), ",".join(map(str, counts)), ""])
+            assert [line.split("\t") for line in lines] == expected
+            [info, *_] = tshark(capture, "-T", "fields", "-e", "_ws.col.Info")
+            assert info == "2 packets in one, the last: CONTRIBUTION job 7 epoch 0 worker 0 slot 1 phase 0"
+
+    def test_what_the_kernel_would_not_join_is_one_malformed_packet(self, tmp_path: Path) -> None:
+        seen = dissect(tmp_path / "not.pcap", [ethernet(payload) for payload in NOT_JOINED.values()])
+        for payload, packet in zip(NOT_JOINED.values(), seen, strict=True):
+            assert packet.numbers["slot"] == 0
+            assert packet.numbers["count"] == (len(payload) - HEADER_BYTES) // 4
+            assert packet.experts != []
+        seen = dissect(tmp_path / "foreign.pcap", [ethernet(payload, 51234, 51235) for payload in NOT_JOINED.values()])
+        assert [packet.protocol for packet in seen] == ["UDP"] * len(NOT_JOINED)
 
     def test_details_name_what_codes_and_bits_mean(self, tmp_path: Path) -> None:
         fields: list[dict[str, int]] = [
