@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -10,11 +11,12 @@ import socket
 import struct
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 FOLDER = Path("/run/netns")
+_FILES = Path("/etc/netns")
 
 _CLONE_NEWNET = 0x40000000
 _SIOCETHTOOL = 0x8946
@@ -60,6 +62,17 @@ def _disable_ipv6() -> None:
 def delete(name: str) -> None:
     """Remove a namespace; its interfaces go with it. One that is gone already is no error."""
     subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+    shutil.rmtree(_FILES / name, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        _FILES.rmdir()  # if nobody else has files there
+
+
+def set_hosts(namespace: str, addresses: Mapping[str, str]) -> None:
+    """What commands in the namespace find in /etc/hosts: name -> address (ip-netns(8))."""
+    folder = _FILES / namespace
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in addresses.items())]
+    (folder / "hosts").write_text("\n".join(lines) + "\n")
 
 
 def run(*command: str, text: str = "") -> str:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from typer.exceptions import Abort, TyperException
 
-from switchsum import __version__
+from switchsum import __version__, rack_command
 from switchsum.demo.options import BadOption, DemoOptions
+from switchsum.failures import CommandFailed, require
 
 # module -> extra of pyproject.toml that installs it
 SWITCH_MODULES = {"llvmlite": "switch", "p4": "switch"}
 CONTROLLER_MODULES = {"p4runtime_sh": "switch"}
 DEMO_MODULES = {**SWITCH_MODULES, **CONTROLLER_MODULES, "torch": "torch", "sklearn": "demo"}
 
-EXIT_FAILED = 1
 EXIT_MISUSED = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
@@ -34,20 +33,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-
-class CommandFailed(Exception):
-    """Something that a person can cause or mend went wrong; the text is all they need to see."""
-
-
-def _require(command: str, modules: dict[str, str]) -> None:
-    """Raise CommandFailed unless these modules can be found (nothing is imported); maps module -> extra that brings it."""
-    missing = {module: extra for module, extra in modules.items() if find_spec(module) is None}
-    if missing:
-        extras = ",".join(sorted(set(missing.values())))
-        raise CommandFailed(
-            f"`switchsum {command}` needs {', '.join(missing)}, which is not installed: pip install 'switchsum[{extras}]'"
-        )
+app.add_typer(rack_command.app, name="rack")
 
 
 def _show_version(wanted: bool) -> None:
@@ -87,7 +73,7 @@ def demo(
     root and no network. The exit status is 0 only if every sum was right, all ranks ended with the same weights, and both
     accuracies are within one percentage point.
     """
-    _require("demo", DEMO_MODULES)
+    require("demo", DEMO_MODULES)
     options = DemoOptions(workers=workers, loss=loss, epochs=epochs, elements=elements, seed=seed, timeout_s=timeout)
     from rich.console import Console
 
@@ -125,7 +111,7 @@ def switch(
     seed: Annotated[int, typer.Option(help="Start of the switch's random choices (which packets it drops).")] = 0,
 ) -> None:
     """Start the embedded switch by hand; Ctrl-C ends it. It forwards nothing until a controller loads a program."""
-    _require("switch", SWITCH_MODULES)
+    require("switch", SWITCH_MODULES)
     from switchsum.softswitch import daemon
 
     try:
@@ -174,7 +160,7 @@ def controller(
     connect_timeout: Annotated[float, typer.Option(help="Seconds to wait for the switch at the start.")] = 10.0,
 ) -> None:
     """Start a controller by hand; Ctrl-C ends it. It loads the switch program and serves the workers that join."""
-    _require("controller", CONTROLLER_MODULES)
+    require("controller", CONTROLLER_MODULES)
     from switchsum.controller import daemon
     from switchsum.controller.errors import ControllerError
 
@@ -217,7 +203,7 @@ def main() -> None:
     except BadOption as error:
         _stop(str(error), EXIT_MISUSED)
     except CommandFailed as error:
-        _stop(str(error), EXIT_FAILED)
+        _stop(str(error), error.status)
     except (KeyboardInterrupt, Abort):
         status = EXIT_INTERRUPTED
     if status == EXIT_INTERRUPTED:  # also what typer makes of a KeyboardInterrupt inside a command

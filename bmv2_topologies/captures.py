@@ -1,0 +1,77 @@
+"""One pcap file for each link of a rack, by tcpdump at the switch's end of it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from switchsum.bmv2_topologies import namespaces
+from switchsum.bmv2_topologies.rack import namespace_of
+from switchsum.bmv2_topologies.switch_process import die_with_starter, end
+
+_PATIENCE_S = 10.0
+_BUFFER_KIB = 16384  # holds a second of 100 Mbit/s while the disk is busy
+
+
+class Captures:
+    """tcpdump on every port of the switch, while the context lasts. `dropped`: packets that it missed, by file, afterwards."""
+
+    def __init__(self, rack: Mapping[str, Any], folder: Path) -> None:
+        """`rack`: RackFile.as_json(). Files are folder/HOST.pcap. Raises NetworkError when tcpdump is missing or refuses."""
+        self._tcpdump = shutil.which("tcpdump") or ""
+        if not self._tcpdump:
+            raise namespaces.NetworkError("captures need tcpdump, which is not installed (Debian's package tcpdump)")
+        folder.mkdir(parents=True, exist_ok=True)
+        self._namespace = namespace_of(rack["name"], rack["switch"]["name"])
+        hosts = [*rack["workers"], rack["controller"]]
+        self.files = {host["port"]: (folder / f"{host['name']}.pcap").resolve() for host in hosts}
+        self.dropped: dict[Path, int] = {}
+        self._processes: dict[Path, subprocess.Popen[bytes]] = {}
+        self._logs = {path: path.with_suffix(".tcpdump.log") for path in self.files.values()}
+
+    def __enter__(self) -> Captures:
+        try:
+            for port, path in self.files.items():
+                self._start(f"port{port}", path)
+            for path in self.files.values():
+                self._await(path)
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def _start(self, interface: str, path: Path) -> None:
+        command = [self._tcpdump, "-n", "-s", "0", "-B", str(_BUFFER_KIB), "-U", "-Z", "root", "-i", interface, "-w", str(path)]
+        with self._logs[path].open("wb") as log:
+            self._processes[path] = subprocess.Popen(
+                namespaces.command_inside(self._namespace, command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=die_with_starter,
+                process_group=0,
+            )
+
+    def _await(self, path: Path) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        while "listening on" not in (said := self._logs[path].read_text(errors="replace")):
+            if self._processes[path].poll() is not None or time.monotonic() > deadline:
+                raise namespaces.NetworkError(f"tcpdump did not start for {path}: {said.strip() or 'it printed nothing'}")
+            time.sleep(0.02)
+
+    def _stop(self) -> None:
+        end(list(self._processes.values()))
+        for path in self._processes:
+            said = self._logs[path].read_text(errors="replace")
+            if match := re.search(r"(\d+) packets? dropped by kernel", said):
+                self.dropped[path] = int(match[1])
+            self._logs[path].unlink()
+
+    def __exit__(self, *_: object) -> None:
+        time.sleep(0.1)  # what was sent last is still on its way into the files
+        self._stop()

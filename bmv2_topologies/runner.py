@@ -1,0 +1,203 @@
+"""Runs a command in every worker of a rack, under torchrun's conventions, and says how it went."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from switchsum.bmv2_topologies import namespaces, state
+from switchsum.bmv2_topologies.captures import Captures
+from switchsum.bmv2_topologies.rack import INTERFACE, namespace_of
+from switchsum.bmv2_topologies.switch_process import die_with_starter, end, how_it_ended
+
+MASTER_PORT = 29500  # torchrun's
+# When one worker has failed, the others are given this long to notice and to say so: more than twice the controller's lease.
+GRACE_S = 15.0
+_LOOK_S = 0.2  # how often the rest of the rack is looked at
+_READ_BYTES = 65536
+_CLONE_NEWUTS = 0x04000000
+_libc = ctypes.CDLL(None)
+
+Show = Callable[[str, str], None]  # worker's name, a line that it printed
+
+
+@dataclass(eq=False)
+class _Run:
+    name: str
+    rank: int
+    process: subprocess.Popen[bytes]
+    rest: dict[int, bytes] = field(default_factory=dict)
+
+
+def environment(rack: Mapping[str, Any], rank: int) -> dict[str, str]:
+    """What torchrun would set on a host of its own for each worker, and where our controller is. `rack`: RackFile.as_json()."""
+    workers = rack["workers"]
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": "0",
+        "GROUP_RANK": str(rank),
+        "WORLD_SIZE": str(len(workers)),
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": workers[0]["address"],
+        "MASTER_PORT": str(MASTER_PORT),
+        "SWITCHSUM_CONTROLLER": rack["controller"]["listen"],
+        "SWITCHSUM_DATA_ADDRESS": workers[rank]["address"],
+        "GLOO_SOCKET_IFNAME": INTERFACE,  # a host's name may resolve to an address of elsewhere
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _become_host(name: str) -> None:
+    """In the child: die with the starter, and bear the worker's name as a host would, so that errors can call it by it."""
+    die_with_starter()
+    if _libc.unshare(_CLONE_NEWUTS) == 0:
+        socket.sethostname(name)
+
+
+class Workers:
+    """The command at work. As a context manager it leaves no process behind, grandchildren included. Main thread only."""
+
+    def __init__(self, rack: Mapping[str, Any], command: Sequence[str]) -> None:
+        """Start `command` in every worker. Raises NetworkError when it cannot be run at all."""
+        self._rack = rack
+        self._selector = selectors.DefaultSelector()
+        self._runs: list[_Run] = []
+        self.failures: list[str] = []  # sentences, in the order of events
+        self.status = 0  # exit status of the first that failed
+        try:
+            for worker in rack["workers"]:
+                self._start(worker, command)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, worker: Mapping[str, Any], command: Sequence[str]) -> None:
+        process = subprocess.Popen(
+            namespaces.command_inside(namespace_of(self._rack["name"], worker["name"]), command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **environment(self._rack, worker["rank"])},
+            preexec_fn=partial(_become_host, worker["name"]),
+            process_group=0,  # a terminal's Ctrl-C reaches only us, and we pass it on
+        )
+        run = _Run(worker["name"], worker["rank"], process)
+        self._runs.append(run)
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
+            self._selector.register(pipe, selectors.EVENT_READ, run)
+
+    def wait(self, show: Show, rack_failure: Callable[[], str | None]) -> int:
+        """Until all have ended; returns the exit status. `rack_failure` says what of the rack has ended, or None.
+
+        After the first failure, of a worker or of the rack, the others have GRACE_S to end by themselves.
+        """
+        deadline: float | None = None
+        waiting = list(self._runs)
+        rack_failed = False
+        while waiting:
+            self._pump(show, _LOOK_S)
+            for run in list(waiting):
+                status = run.process.poll()
+                if status is None:
+                    continue
+                waiting.remove(run)
+                if status != 0:
+                    self.failures.append(f"worker {run.name} (rank {run.rank}) {how_it_ended(status)}")
+                    self.status = self.status or (status if status > 0 else 128 - status)
+            if not rack_failed and (failure := rack_failure()) is not None:
+                rack_failed = True
+                self.failures.append(failure)
+                self.status = self.status or 1
+            if self.failures and deadline is None:
+                deadline = time.monotonic() + GRACE_S
+            if deadline is not None and waiting and time.monotonic() > deadline:
+                late = ", ".join(run.name for run in waiting)
+                self.failures.append(
+                    f"{late} went on for {GRACE_S:g} s more and {'was' if len(waiting) == 1 else 'were'} stopped"
+                )
+                end([run.process for run in waiting])
+                waiting = []
+        self._pump(show, 0)
+        return self.status
+
+    def _pump(self, show: Show, wait_s: float) -> None:
+        """Show whole lines that have arrived."""
+        if not self._selector.get_map():
+            time.sleep(wait_s)
+            return
+        for key, _ in self._selector.select(wait_s):
+            run: _Run = key.data
+            data = run.rest.pop(key.fd, b"")
+            at_end = False
+            with suppress(BlockingIOError):
+                while chunk := os.read(key.fd, _READ_BYTES):
+                    data += chunk
+                at_end = True
+            *lines, rest = data.split(b"\n")
+            if at_end:
+                self._selector.unregister(key.fileobj)
+                lines += [rest] if rest else []
+            elif rest:
+                run.rest[key.fd] = rest
+            for line in lines:
+                show(run.name, line.decode(errors="replace").rstrip("\r"))
+
+    def interrupt(self, show: Show) -> None:
+        """Pass Ctrl-C on, and show what they say to it."""
+        for run in self._runs:
+            if run.process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(run.process.pid, signal.SIGINT)
+        deadline = time.monotonic() + GRACE_S / 3
+        while any(run.process.poll() is None for run in self._runs) and time.monotonic() < deadline:
+            self._pump(show, _LOOK_S)
+        self._pump(show, 0)
+
+    def close(self) -> None:
+        """End them and whatever they started."""
+        end([run.process for run in self._runs])
+        for run in self._runs:
+            namespace = namespace_of(self._rack["name"], run.name)
+            with suppress(namespaces.NetworkError):
+                state.kill(namespaces.processes(namespace))
+            for pipe in (run.process.stdout, run.process.stderr):
+                if pipe is not None:
+                    pipe.close()
+        self._selector.close()
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def run(
+    rack: Mapping[str, Any],
+    command: Sequence[str],
+    show: Show,
+    rack_failure: Callable[[], str | None],
+    captures: Captures | None = None,
+) -> tuple[int, list[str]]:
+    """`command` in every worker; returns the exit status and sentences about what failed. Raises KeyboardInterrupt on Ctrl-C,
+    after the workers have had it too."""
+    with captures or nullcontext(), Workers(rack, command) as workers:
+        try:
+            status = workers.wait(show, rack_failure)
+        except KeyboardInterrupt:
+            workers.interrupt(show)
+            raise
+        return status, workers.failures

@@ -1,0 +1,212 @@
+"""`switchsum rack`: emulated racks from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from switchsum.failures import CommandFailed, require
+
+if TYPE_CHECKING:
+    from switchsum.bmv2_topologies.rack_file import RackFile
+
+RACK_MODULES = {"llvmlite": "switch", "p4": "switch", "p4runtime_sh": "switch"}
+
+app = typer.Typer(
+    help="Emulate racks: workers in network namespaces, shaped links, BMv2 or the embedded switch between them. Needs root.",
+    no_args_is_help=True,
+)
+
+FileArgument = Annotated[Path, typer.Argument(help="The rack's YAML file, such as bmv2_topologies/racks/four.yaml.")]
+SwitchOption = Annotated[str | None, typer.Option("--switch", help="softswitch or bmv2, whatever the file says.")]
+ElementsOption = Annotated[int | None, typer.Option(help="Numbers per packet: 64, 128 or 256, whatever the file says.")]
+LossOption = Annotated[
+    float | None, typer.Option(help="Share of packets lost in each direction of each worker's link, whatever the file says.")
+]
+Bmv2Option = Annotated[str, typer.Option("--bmv2", help="Path of simple_switch_grpc; without it, the one on PATH.")]
+NameOption = Annotated[str | None, typer.Option("--name", help="Another name, for a second rack of the same file.")]
+SeedOption = Annotated[int, typer.Option(help="Start of the embedded switch's random choices (which packets it drops).")]
+OffloadOption = Annotated[
+    bool,
+    typer.Option(help="Let hosts leave segmentation to the link; without it each packet lies singly on it, as captures want."),
+]
+
+
+@app.command()
+def up(
+    file: FileArgument,
+    switch: SwitchOption = None,
+    elements: ElementsOption = None,
+    loss: LossOption = None,
+    bmv2: Bmv2Option = "",
+    name: NameOption = None,
+    offload: OffloadOption = True,
+    seed: SeedOption = 0,
+) -> None:
+    """Bring a rack up and leave it up, until `switchsum rack down`."""
+    changes = {"kind": switch, "elements": elements, "loss": loss, "name": name}
+    described = _described(file, changes)
+    from switchsum.bmv2_topologies import keeper
+    from switchsum.bmv2_topologies.switch_process import SwitchFailed
+
+    try:
+        keeper.start(file, changes, bmv2=bmv2, offload=offload, seed=seed)
+    except SwitchFailed as error:
+        raise CommandFailed(str(error)) from error
+    _print_record(described.name)
+
+
+@app.command()
+def run(
+    file: FileArgument,
+    command: Annotated[list[str], typer.Argument(help="Runs in every worker; write -- before it.", metavar="COMMAND...")],
+    switch: SwitchOption = None,
+    elements: ElementsOption = None,
+    loss: LossOption = None,
+    bmv2: Bmv2Option = "",
+    name: NameOption = None,
+    pcap: Annotated[Path | None, typer.Option(help="Folder for one pcap file of each link (tcpdump).")] = None,
+    offload: OffloadOption = True,
+    seed: SeedOption = 0,
+) -> None:
+    """Run a command in every worker, with RANK, WORLD_SIZE, MASTER_ADDR and the controller's address set as torchrun would.
+
+    In the rack of this name if it is up, else in one that is brought up for the purpose and taken down afterwards. The exit
+    status is the first failing worker's.
+    """
+    from rich.console import Console
+
+    changes = {"kind": switch, "elements": elements, "loss": loss, "name": name}
+    described = _described(file, changes)
+    from switchsum.bmv2_topologies import runner, state
+    from switchsum.bmv2_topologies.captures import Captures
+    from switchsum.bmv2_topologies.namespaces import NetworkError
+    from switchsum.bmv2_topologies.rack import Rack
+    from switchsum.bmv2_topologies.rack_file import RackError
+    from switchsum.bmv2_topologies.switch_process import SwitchFailed
+
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    width = max(len(worker.name) for worker in described.workers)
+
+    def show(worker: str, line: str) -> None:
+        console.print(f"[{worker:<{width}}] {line}")
+
+    record = state.find(described.name)
+    try:
+        if record is not None and record.kept:
+            _check_same(record, described, pcap)
+            captures = Captures(record.rack, pcap) if pcap else None
+            status, failures = runner.run(record.rack, command, show, lambda: "; ".join(record.failures()) or None, captures)
+        else:
+            with errors.status(f"bringing rack {described.name} up ({described.kind})"):
+                rack = Rack(described, source=str(file), bmv2=bmv2, offload=offload and pcap is None, seed=seed)
+            with rack:
+                captures = Captures(rack.record.rack, pcap) if pcap else None
+                status, failures = runner.run(rack.record.rack, command, show, rack.failure, captures)
+    except RackError as error:
+        raise CommandFailed(str(error)) from error
+    except (NetworkError, SwitchFailed) as error:
+        raise CommandFailed(str(error)) from error
+    for path, dropped in captures.dropped.items() if captures else ():
+        if dropped:
+            errors.print(f"warning: {path} lacks {dropped} packets that tcpdump was too slow for")
+    for sentence in failures:
+        errors.print(f"error: {sentence}")
+    raise typer.Exit(status)
+
+
+@app.command()
+def status(name: Annotated[str | None, typer.Argument(help="One rack; without it, all.")] = None) -> None:
+    """Show the racks that are up, and those that a crash left behind."""
+    from switchsum.bmv2_topologies import state
+
+    names = [name] if name else state.names()
+    if not names:
+        typer.echo("no rack is up")
+    for each in names:
+        if name and each not in state.names():
+            raise CommandFailed(f"no rack {name} is up; there is {', '.join(state.names()) or 'none'}")
+        _print_record(each)
+
+
+@app.command()
+def down(
+    name: Annotated[str | None, typer.Argument(help="The rack's name, or its file.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All racks, and whatever crashes left of earlier ones.")] = False,
+) -> None:
+    """Take a rack down: no process, namespace or interface of it stays."""
+    from switchsum.bmv2_topologies import namespaces, state
+
+    if problem := namespaces.what_is_missing():
+        raise CommandFailed(f"a rack is made of network namespaces, but {problem}")
+    if (name is None) == (not everything):
+        raise CommandFailed("say which rack: `switchsum rack down NAME`, or --all; `switchsum rack status` lists them")
+    if name is not None and name not in state.names() and Path(name).is_file():
+        name = _described(Path(name), {}).name
+    if name is not None and name not in state.names():
+        raise CommandFailed(f"no rack {name} is up; there is {', '.join(state.names()) or 'none'}")
+    for each in [name] if name else state.names():
+        told = state.take_down(each)
+        typer.echo(f"rack {each}: {told}")
+    if not name and not state.names():
+        typer.echo("no rack is left")
+
+
+@app.command()
+def show(
+    file: FileArgument,
+    switch: SwitchOption = None,
+    elements: ElementsOption = None,
+    loss: LossOption = None,
+    name: NameOption = None,
+) -> None:
+    """Check a rack's file and print the rack, with everything resolved, as JSON; for scripts, and for Mininet."""
+    described = _described(file, {"kind": switch, "elements": elements, "loss": loss, "name": name})
+    typer.echo(json.dumps(described.as_json(), indent=1))
+
+
+def _described(file: Path, changes: dict[str, Any]) -> RackFile:
+    require("rack", RACK_MODULES)
+    from switchsum.bmv2_topologies import rack_file
+
+    try:
+        return rack_file.load(file).changed(**changes)
+    except rack_file.RackError as error:
+        raise CommandFailed(str(error), status=2) from error
+
+
+def _check_same(record: Any, described: RackFile, pcap: Path | None) -> None:
+    """Raise RackError unless the rack that is up is the one that is asked for."""
+    from switchsum.bmv2_topologies.rack_file import RackError
+
+    remedy = f"take it down first (`switchsum rack down {record.name}`), or use another --name"
+    if record.rack != described.as_json():
+        raise RackError(f"rack {record.name} is up, but otherwise than the file and options say; {remedy}")
+    if failures := record.failures():
+        raise RackError(f"rack {record.name} is up, but {'; '.join(failures)}; {remedy}; logs: {record.folder}")
+    if pcap is not None and record.offload:
+        raise RackError(f"rack {record.name} is up with offloads, which captures would show; {remedy}, with --no-offload")
+
+
+def _print_record(name: str) -> None:
+    from switchsum.bmv2_topologies import rack, state
+
+    record = state.find(name)
+    if record is None or not record.kept:
+        typer.echo(f"rack {name}: left behind by a crash; remove it: switchsum rack down {name}")
+        return
+    described = record.rack
+    problem = f"BROKEN: {'; '.join(record.failures())}" if record.failures() else "up"
+    switch = described["switch"]
+    typer.echo(f"rack {name}: {problem}; {switch['kind']}, {switch['elements']} elements a packet, from {record.file}")
+    for worker in described["workers"]:
+        rate = worker["link"]["rate_bps"]
+        speed = f"{rate / 1e6:g} Mbit/s" if rate else "not shaped"
+        losses = f", loss {worker['loss']['in']:g} in, {worker['loss']['out']:g} out" if any(worker["loss"].values()) else ""
+        namespace = rack.namespace_of(name, worker["name"])
+        typer.echo(f"  {worker['name']:<12} {worker['address']:<15} {speed}{losses}; namespace {namespace}")
+    typer.echo(f"  controller   {described['controller']['listen']}; logs in {record.folder}")
