@@ -111,8 +111,6 @@ def _joined_length(data: bytes) -> int | None:
 
     The last may be shorter; all are of one job and epoch, since they are of one pair of sockets.
     """
-    if _is_sound(data):
-        return None
     for length in _LENGTHS:
         packets = [data[i : i + length] for i in range(0, len(data), length)]
         if len(packets) > 1 and all(map(_is_sound, packets)):

@@ -216,7 +216,7 @@ end
 function switchsum.dissector(tvb, pinfo, root)
     pinfo.cols.protocol = "SwitchSum"
     local total = tvb:reported_len()
-    local length = not is_sound(tvb, 0, total) and joined_length(tvb)
+    local length = joined_length(tvb)
     if length then
         local info
         for offset = 0, total - 1, length do

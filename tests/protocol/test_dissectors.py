@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scapy.config import conf
 from scapy.layers.inet import IP, UDP
@@ -99,12 +99,17 @@ class TestScapyLayer:
         assert isinstance(parsed.show(dump=True), str)
 
     @given(header=ANY_HEADER, rest=st.binary(max_size=40), cut=st.integers(0, HEADER_BYTES), version=st.sampled_from(VERSIONS))
+    @example(header={}, rest=b"", cut=HEADER_BYTES, version=WIRE_VERSION)
+    @example(header={}, rest=b"", cut=1, version=WIRE_VERSION)
+    @example(header={}, rest=b"\0" * 7, cut=0, version=WIRE_VERSION)
     def test_any_payload_is_parsed_and_rebuilt_as_it_was(
         self, header: dict[str, int], rest: bytes, cut: int, version: int
     ) -> None:
         payload = header_of(**header, version=version)[: HEADER_BYTES - cut] + rest
         ours = len(payload) >= HEADER_BYTES and payload[0] == WIRE_VERSION
-        assert isinstance(SwitchSum(payload), SwitchSum) == ours
+        assert isinstance(SwitchSum(payload), SwitchSum) == (
+            ours or payload == b""
+        )  # no bytes at all: a packet to be filled in
         parsed = IP(bytes(IP() / UDP(sport=40000, dport=SERVICE_PORT) / payload))
         assert (SwitchSum in parsed) == ours
         assert bytes(parsed[UDP].payload) == payload
