@@ -109,7 +109,7 @@ class TestScapyLayer:
         ours = len(payload) >= HEADER_BYTES and payload[0] == WIRE_VERSION
         assert isinstance(SwitchSum(payload), SwitchSum) == (
             ours or payload == b""
-        )  # no bytes at all: a packet to be filled in
+        )  # no bytes: a packet to fill in
         parsed = IP(bytes(IP() / UDP(sport=40000, dport=SERVICE_PORT) / payload))
         assert (SwitchSum in parsed) == ours
         assert bytes(parsed[UDP].payload) == payload
