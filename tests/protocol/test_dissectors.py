@@ -107,9 +107,7 @@ class TestScapyLayer:
     ) -> None:
         payload = header_of(**header, version=version)[: HEADER_BYTES - cut] + rest
         ours = len(payload) >= HEADER_BYTES and payload[0] == WIRE_VERSION
-        assert isinstance(SwitchSum(payload), SwitchSum) == (
-            ours or payload == b""
-        )  # no bytes: a packet to fill in
+        assert isinstance(SwitchSum(payload), SwitchSum) == (ours or payload == b"")  # no bytes: a packet to fill in
         parsed = IP(bytes(IP() / UDP(sport=40000, dport=SERVICE_PORT) / payload))
         assert (SwitchSum in parsed) == ours
         assert bytes(parsed[UDP].payload) == payload
