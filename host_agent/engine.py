@@ -16,11 +16,12 @@ The last round of a chunk carries the proposal for the slot's next one, so that 
 queued it yet (its NONE is the largest code, so all ranks learn it). All ranks see the same maxima and so take the same path.
 
 Loss: a slot resends the same bytes when slots sent later have been answered for longer than the reordering window (RFC 8985,
-RACK; the window grows while the switch says that such resends were not needed). When nothing is answered for a retransmission
-timeout (RFC 6298: one timer, restarted by each answer, doubled up to a cap), the oldest slot alone is resent: its answer shows
-whether the rest was lost, and then brings it back by the first rule. A resend asks the switch for the row's state, so that
-silence (a dead switch) is told from waiting (a peer that has not come yet: a step's first sum waits for the slowest rank), and
-both end in a failure that names slot, phase and missing workers.
+RACK; the window grows while the switch says that such resends were not needed). A round trip is from the first sending to the
+sum, also where that waited for a peer, as long as it is known that the first packet had arrived. When nothing is answered for
+a retransmission timeout (RFC 6298: one timer, restarted by each answer, doubled up to a cap), the oldest slot alone is
+resent: its answer shows whether the rest was lost, and then brings it back by the first rule. A resend asks the switch for
+the row's state, so that silence (a dead switch) is told from waiting (a peer that has not come yet: a step's first sum waits
+for the slowest rank), and both end in a failure that names slot, phase and missing workers.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ MIN_RTO_NS = 5_000_000  # scheduling noise of a busy host is of this order
 MAX_RTO_NS = 1_000_000_000
 REORDERING_FLOOR_NS = 500_000  # RACK's window is RTT/4, but not below what one batch of packets takes
 MOST_REORDERING = 4  # quarters of the RTT: the window never exceeds one (RFC 8985, section 6.2, step 4)
-RECOVERIES_BEFORE_RESET = 16  # a widened window is kept for this many recoveries (same place)
+RECOVERIES_PER_STEP = 16  # a widened window is kept for this many recoveries (same place), then made smaller by one step
 RETRIES_BEFORE_SILENCE = 3  # a switch counts as silent only after several unanswered questions
 
 # kinds of collectives
@@ -98,7 +99,7 @@ SHARED_DTYPE = np.dtype(
 SLOT_DTYPE = np.dtype(
     [
         ("phase", "i8"), ("chunk", "i8"), ("collective", "i8"), ("state", "i8"), ("part", "i8"), ("code", "i8"),
-        ("special", "i8"), ("sent_at", "i8"), ("resent", "i8"), ("length", "i8"), ("queued", "i8"),
+        ("special", "i8"), ("first_sent_at", "i8"), ("sent_at", "i8"), ("resent", "i8"), ("length", "i8"), ("queued", "i8"),
         ("present", "i8"), ("early", "i8"),
     ]
 )  # fmt: skip
@@ -185,7 +186,7 @@ def _transmit(shared, index, slots, outbox, now):
 @nb.njit(cache=True, nogil=True)
 def _resend(shared, index, slots, packets, outbox, now):
     """Send a slot's packet again, with a question about its row."""
-    slots[index].resent = 1
+    slots[index].resent += 1
     wire.add_flags(packets[index], _WANT_STATUS)
     _transmit(shared, index, slots, outbox, now)
 
@@ -253,6 +254,7 @@ def _begin_round(shared, index, slots, collectives, packets, outbox, state, part
     slot.resent = 0
     slot.present = 0
     slot.early = 0
+    slot.first_sent_at = now
     slot.length = HEADER_BYTES if kind == wire.PROPOSAL else HEADER_BYTES + 4 * shared.elements
     tag = _round_tag(collective.tag, state, part)
     wire.write_header(words, kind, shared.job, shared.epoch, index, exponent, slot.phase, tag, shared.worker, 0)
@@ -355,6 +357,8 @@ def receive(shared, slots, collectives, packets, kept, outbox, finished, words, 
     tag = np.int64(swap32(words[4]))
     if kind == wire.STATUS:
         slot.present = tag
+        if slot.resent == 1:  # the switch answers at once, whoever else is late: the purest sample of the way there and back
+            _measure(shared, now - slot.sent_at)
         if slot.early:
             _widen(shared, now)
         return
@@ -375,15 +379,19 @@ def receive(shared, slots, collectives, packets, kept, outbox, finished, words, 
     shared.restarted_at = now
     shared.backoff = 0
     shared.newest_answered = max(shared.newest_answered, slot.sent_at)
-    if slot.resent:
-        shared.recoveries += 1
-        if shared.recoveries >= RECOVERIES_BEFORE_RESET:
-            shared.reordering = 1
-            shared.recoveries = 0
-    else:  # Karn: an answer to a resent packet says nothing about the round trip
-        _measure(shared, now - slot.sent_at)
-    if (swap32(words[5]) >> 16) & _REPAIR:
+    repaired = (swap32(words[5]) >> 16) & _REPAIR
+    if repaired:
         shared.repairs_received += 1
+    held = (slot.present >> shared.worker) & 1
+    if slot.resent > 0 and (repaired or not held):  # it was needed
+        shared.recoveries += 1
+        if shared.recoveries >= RECOVERIES_PER_STEP:
+            shared.reordering = max(shared.reordering - 1, 1)
+            shared.recoveries = 0
+    # Karn: an answer to a resent packet says nothing about the round trip, unless it is known that the first one had arrived.
+    # Without those, only rounds in which nobody was late would count, and what is called late would shrink with every loss.
+    if not repaired and (slot.resent == 0 or held):
+        _measure(shared, now - slot.first_sent_at)
 
     lanes = words[HEADER_WORDS:]
     start, count = _span(shared, collective, slot.chunk)
@@ -444,8 +452,11 @@ def tick(shared, slots, packets, outbox, now):
         slot = slots[index]
         if slot.state == IDLE:
             continue
-        # A row that is known to hold this rank's packet waits for somebody else's: asking again early would hardly help.
-        patience = max(window, shared.rto) if (slot.present >> shared.worker) & 1 else window
+        # A row that is known to hold this rank's packet waits for somebody else's. Asking again helps only if the sum comes and
+        # is lost, and the packets of those who ask delay the one that is awaited: so each question waits twice as long.
+        patience = window
+        if (slot.present >> shared.worker) & 1:
+            patience = max(window, min(shared.rto << min(slot.resent, 10), MAX_RTO_NS))
         if slot.sent_at + patience < shared.newest_answered:
             shared.early_repairs += 1
             slot.early = 1

@@ -6,6 +6,8 @@ turned: that is what `answer` does. The rule for more workers is tested on the c
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -41,7 +43,11 @@ def tensor(chunks: int) -> npt.NDArray[np.float32]:
     return np.arange(64 * chunks, dtype=np.float32) + 1
 
 
+_submitted: list[npt.NDArray[np.float32]] = []  # the engine keeps addresses only
+
+
 def submit(engine: Engine, values: npt.NDArray[np.float32], now: int = 0) -> int:
+    _submitted.append(values)
     return engine.submit(values, values, collective_tag(0, "test"), now)
 
 
@@ -287,6 +293,67 @@ def test_needless_repairs_widen_the_reordering_window() -> None:
     assert waits[1] >= waits[0]
     shared = engine.state[0][0]
     assert shared.reordering == 3
+
+
+def test_rounds_that_waited_for_a_peer_count_as_round_trips() -> None:
+    """Of the rounds with a resend, those whose first packet had arrived are samples from that packet on.
+
+    Without them, only the quickest rounds of a lossy rack would count, the window would shrink below what peers differ by, and
+    most packets would be resent."""
+    engine = make(slots=2, world_size=2)
+    submit(engine, tensor(2000))
+    _, other = engine.datagrams_to_send()
+    resent, other, now = early_repair(engine, other, 0)
+    shared = engine.state[0][0]
+    engine.receive(
+        answer(resent, type=PacketType.STATUS, tag=0b01), now + MS
+    )  # the switch answers at once: 1 ms there and back
+    srtt, rttvar = int(shared.srtt), int(shared.rttvar)
+    engine.receive(answer(resent), now + 80 * MS)
+    assert int(shared.srtt) == srtt + (now + 80 * MS - srtt) // 8
+    assert int(shared.rttvar) == rttvar + (abs(srtt - (now + 80 * MS)) - rttvar) // 4
+
+
+def test_a_status_is_a_round_trip_of_the_resent_packet() -> None:
+    engine = make(slots=2, world_size=2)
+    submit(engine, tensor(2000))
+    _, other = engine.datagrams_to_send()
+    resent, other, now = early_repair(engine, other, 0)
+    srtt = int(engine.state[0][0].srtt)
+    engine.receive(answer(resent, type=PacketType.STATUS, tag=0b10), now + 9 * MS)
+    assert int(engine.state[0][0].srtt) == srtt + (9 * MS - srtt) // 8
+
+
+@pytest.mark.parametrize("needed", [True, False])
+def test_only_needed_repairs_narrow_the_window_again(needed: bool) -> None:
+    """RFC 8985, section 6.2: sixteen losses that a repair found make the window one step smaller; needless repairs never do."""
+    engine = make(slots=2, world_size=2)
+    submit(engine, tensor(4000))
+    _, other = engine.datagrams_to_send()
+    shared = engine.state[0][0]
+    shared.reordering, shared.widened_at = 4, 1 << 60  # as wide as it gets, and no widening meanwhile
+    now = 0
+    for _ in range(engine_module.RECOVERIES_PER_STEP):
+        resent, other, now = early_repair(engine, other, now, 4 * MS)
+        if not needed:
+            engine.receive(answer(resent, type=PacketType.STATUS, tag=0b01), now)
+        engine.receive(answer(resent), now)
+        assert [d for d in engine.datagrams_to_send() if header(d)["slot"] == 0]
+    assert shared.reordering == (3 if needed else 4)
+
+
+def test_each_question_about_a_row_that_has_our_packet_waits_longer() -> None:
+    engine = make(slots=2, world_size=2)
+    submit(engine, tensor(4000))
+    _, other = engine.datagrams_to_send()
+    waits = []
+    now = 0
+    for _ in range(4):
+        began = now
+        resent, other, now = early_repair(engine, other, now, MS)
+        waits.append(now - began)
+        engine.receive(answer(resent, type=PacketType.STATUS, tag=0b01), now)
+    assert all(later > 1.5 * earlier for earlier, later in itertools.pairwise(waits[1:])), waits
 
 
 def test_stale_and_foreign_datagrams_are_counted_and_change_nothing() -> None:
