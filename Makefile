@@ -3,8 +3,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MINUTES ?= 10
+SWITCH ?= softswitch
 
-.PHONY: demo test lint format p4 generate protos soak test-bmv2 bench-switch clean
+.PHONY: demo test lint format p4 generate protos soak test-bmv2 test-ptf bench-switch clean
 
 # torch has its own line: this specifier finds the CPU build, any other may pull in CUDA.
 $(STAMP): pyproject.toml
@@ -46,6 +47,10 @@ soak: $(STAMP)
 # Needs simple_switch_grpc on PATH or in SWITCHSUM_BMV2, and root
 test-bmv2: $(STAMP)
 	$(BIN)/python -m pytest -q -m bmv2 tests
+
+# The conformance cases under p4lang's PTF, on veth pairs (needs root): make test-ptf, make test-ptf SWITCH=bmv2
+test-ptf: $(STAMP)
+	$(BIN)/python -m tests.protocol.run_ptf --switch $(SWITCH)
 
 bench-switch: $(STAMP)
 	$(BIN)/python -m switchsum.switch_benchmark

@@ -14,6 +14,7 @@ from switchsum.bmv2_topologies.namespaces import what_is_missing
 from switchsum.bmv2_topologies.wired_switch import WiredSwitch
 from tests.protocol.targets import PORTS, Wired
 
+pytest.register_assert_rewrite("tests.protocol.cases")  # pytest explains assertions in tests' own modules only
 BMV2 = os.environ.get("SWITCHSUM_BMV2") or shutil.which("simple_switch_grpc")
 NO_BMV2 = "simple_switch_grpc is neither on PATH nor named by SWITCHSUM_BMV2" if BMV2 is None else what_is_missing()
 NO_VETH = what_is_missing()

@@ -17,12 +17,14 @@ from ipaddress import IPv4Address
 
 from p4.v1 import p4runtime_pb2
 
-from switchsum.bmv2_topologies.wired_switch import WiredSwitch, programmed
+from switchsum.bmv2_topologies.switch_process import DEVICE_ID
+from switchsum.bmv2_topologies.wired_switch import WiredSwitch
 from switchsum.controller import pipeline, programming
 from switchsum.controller.fabric import RackFabric, Station
 from switchsum.controller.jobs import Application, Job, Member
-from switchsum.controller.p4names import Group, Item, P4Names
-from switchsum.controller.switch_session import DELETE, INSERT, SwitchSession
+from switchsum.controller.p4names import Entry, Group, Item
+from switchsum.controller.pipeline import Build
+from switchsum.controller.switch_session import DELETE, INSERT, MODIFY, SwitchSession
 from switchsum.p4src.layout import SLOTS
 from switchsum.softswitch.dataplane import Dataplane
 from switchsum.softswitch.tables import Exact
@@ -205,15 +207,29 @@ class InProcess(Target):
         return list(self.dataplane.registers)
 
 
+def _ignore(_: object) -> None:
+    """A session that is lost shows in the next call."""
+
+
 class P4RuntimeTarget(Target):
     """A switch behind P4Runtime and real links; inject() and collect() are the links."""
 
-    def __init__(self, name: str, elements: int, session: SwitchSession, names: P4Names) -> None:
-        """`session`: with a switch that runs the program `names` belongs to and holds the fabric's items; close() ends it."""
-        super().__init__(name, elements)
-        self._session = session
-        self._names = names
+    def __init__(self, name: str, address: str, device_id: int, build: Build) -> None:
+        """Commit the program to the switch at this P4Runtime address and give it the fabric's items; close() ends the session.
+
+        Raises SwitchError's family.
+        """
+        super().__init__(name, build.elements)
+        self._names = build.names
         self._marks = 0
+        self._session = SwitchSession(address, device_id, 1, timeout_s=20.0, on_lost=_ignore, on_role=_ignore)
+        try:
+            self._session.commit(build)
+            items = programming.fabric_items(RACK, 0.0, 0.0)
+            self.write([(MODIFY if isinstance(item, Entry) and item.is_default else INSERT, item) for item in items])
+        except BaseException:
+            self._session.close()
+            raise
 
     def write(self, updates: Iterable[tuple[int, Item]]) -> None:
         self._session.write(self._names, updates)
@@ -276,9 +292,7 @@ class Wired(P4RuntimeTarget):
 
     def __init__(self, switch: WiredSwitch, layout: str, elements: int) -> None:
         """Commits the program; the switch, whose ports are PORTS, stays the caller's."""
-        build = pipeline.load(layout, elements)
-        session = programmed(switch.address, build, programming.fabric_items(RACK, 0.0, 0.0))
-        super().__init__(switch.kind, elements, session, build.names)
+        super().__init__(switch.kind, switch.address, DEVICE_ID, pipeline.load(layout, elements))
         self._sockets = switch.sockets
         self._port_of = {raw: port for port, raw in switch.sockets.items()}
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 from scapy.layers.inet import IP, UDP
@@ -76,14 +77,26 @@ class Bench:
         self.target = target
         self.elements = target.elements
         self.job: Job = target.new_job(WORKERS, number)
+        self._last: tuple[list[tuple[int, bytes]], Outputs] = ([], [])
         target.install(self.job)
         self._rejected_before = self._rejections()
 
     def __enter__(self) -> Bench:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, AssertionError):
+            error.add_note(self._account())
         self.target.remove(self.job)
+
+    def _account(self) -> str:
+        """For a case that failed: what PTF, unlike pytest, does not show."""
+        sent, left = ([f"port {port}: {frame.hex()}" for port, frame in frames] for frames in self._last)
+        verdicts = {worker: self.verdicts(worker) for worker in range(self.job.world_size)}
+        return (
+            f"last sent: {'; '.join(sent) or 'nothing'}\nwhat left then: {'; '.join(left) or 'nothing'}\n"
+            f"verdicts by worker: {verdicts}\nrejections: {self.rejections()}"
+        )
 
     # --- sending ---------------------------------------------------------------------------------------------------
 
@@ -112,7 +125,7 @@ class Bench:
     def send(self, sender: int, /, *, port: int | None = None, **fields: Any) -> Packets:
         """A worker's packet into its port, or another: what left, sorted by port. Further keywords: of frame()."""
         frame = self.frame(sender, **fields)
-        outputs = self.target.exchange([(WORKERS[sender].port if port is None else port, frame)])
+        outputs = self.raw((WORKERS[sender].port if port is None else port, frame))
         return [(out, Ether(data)) for out, data in sorted(outputs)]
 
     def fill(self, workers: list[int], **fields: Any) -> Packets:
@@ -123,7 +136,10 @@ class Bench:
 
     def raw(self, *frames: tuple[int, bytes]) -> Outputs:
         """(port, frame) pairs in one burst: what left."""
-        return self.target.exchange(frames)
+        self._last = list(frames), []
+        outputs = self.target.exchange(frames)
+        self._last = list(frames), outputs
+        return outputs
 
     # --- answers ---------------------------------------------------------------------------------------------------
 
