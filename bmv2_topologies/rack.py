@@ -75,6 +75,11 @@ class Rack:
     def switch_namespace(self) -> str:
         return namespace_of(self.file.name, self.file.switch_name)
 
+    @property
+    def controller_socket(self) -> str:
+        """The job service's address for processes outside the rack's network."""
+        return f"unix:{self.folder / 'jobs'}"
+
     def _cable(self) -> None:
         for namespace in self.record.namespaces:
             namespaces.add(namespace)
@@ -117,7 +122,15 @@ class Rack:
         self._switch.ready()
         (self.folder / "fabric.yaml").write_text(self.file.fabric().as_yaml())
         command = [sys.executable, "-m", "switchsum.cli", "controller", "--switch", self._switch.address]
-        command += ["--listen", self.file.controller_listen, "--fabric", str(self.folder / "fabric.yaml")]
+        # Once for the workers, and once for whoever looks at the rack from outside its network.
+        command += [
+            "--listen",
+            self.file.controller_listen,
+            "--listen",
+            self.controller_socket,
+            "--fabric",
+            str(self.folder / "fabric.yaml"),
+        ]
         command += ["--elements", str(self.file.elements), "--layout", self.file.layout]
         with (self.folder / "controller.log").open("wb") as log:
             self._controller = subprocess.Popen(

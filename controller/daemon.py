@@ -4,7 +4,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
@@ -33,14 +33,14 @@ logger = logging.getLogger(__name__)
 
 
 class ControllerDaemon:
-    """A controller for one switch. Use as a context manager, or call start() and close(). `address`: of its job service."""
+    """A controller for one switch. Use as a context manager, or call start() and close(). `address`: the first of its job service."""
 
     def __init__(
         self,
         *,
         fabric: Fabric,
         switch: str = DEFAULT_SWITCH,
-        listen: str = DEFAULT_LISTEN,
+        listen: str | Sequence[str] = DEFAULT_LISTEN,
         device_id: int = 1,
         election_id: int = 1,
         elements: int = DEFAULT_ELEMENTS,
@@ -53,13 +53,14 @@ class ControllerDaemon:
     ) -> None:
         """Check the arguments, load the compiled program and bind `listen`; the switch is first spoken to in start().
 
-        `switch`, `listen`: "HOST:PORT" of the switch's P4Runtime server (or "unix:PATH") and of the job service (port 0: any
-        free one).
+        `switch`, `listen`: "HOST:PORT" or "unix:PATH" of the switch's P4Runtime server and of the job service, which may listen
+        at several (port 0: any free one).
         `election_id`: the highest at a switch is in charge. `layout`: "lanes" (softswitch) or "wide" (BMv2). `loss_in`,
         `loss_out`: share of packets the switch drops on purpose at every port, in [0, 1). `slots`: what a job gets that asks
         for none. Raises ValueError for a bad argument, WrongProgram, or OSError when `listen` cannot be bound.
         """
-        _check(switch, listen, device_id, election_id, slots, lease_s, connect_timeout_s)
+        addresses = [listen] if isinstance(listen, str) else list(listen)
+        _check(switch, addresses, device_id, election_id, slots, lease_s, connect_timeout_s)
         build = pipeline.load(layout, elements)
         items = programming.fabric_items(fabric, loss_in, loss_out)
         registry = Registry(
@@ -91,12 +92,15 @@ class ControllerDaemon:
             maximum_concurrent_rpcs=_MAX_CALLS,
         )
         add_job_servicer(self._service, self._server)
-        try:
-            port = self._server.add_insecure_port(listen)
-        except RuntimeError as error:
-            raise OSError(f"cannot listen at {listen}; is another controller there? ({error})") from None
-        self.address = f"{listen.rpartition(':')[0]}:{port}"
+        self.address, *_ = [self._bind(address) for address in addresses]
         self._started = self._closed = False
+
+    def _bind(self, address: str) -> str:
+        try:
+            port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen at {address}; is another controller there? ({error})") from None
+        return address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
 
     def start(self) -> None:
         """Connect to the switch, program it, then serve. Raises SwitchError's family within a bounded time."""
@@ -134,7 +138,7 @@ class ControllerDaemon:
 def run(
     *,
     switch: str = DEFAULT_SWITCH,
-    listen: str = DEFAULT_LISTEN,
+    listen: str | Sequence[str] = DEFAULT_LISTEN,
     fabric: Path | None = None,
     udp_host: str = "127.0.0.1",
     udp_base: int = 47000,
@@ -204,11 +208,19 @@ class _ThreadPerCall(Executor):
 
 
 def _check(
-    switch: str, listen: str, device_id: int, election_id: int, slots: int, lease_s: float, connect_timeout_s: float
+    switch: str,
+    listen: list[str],
+    device_id: int,
+    election_id: int,
+    slots: int,
+    lease_s: float,
+    connect_timeout_s: float,
 ) -> None:
-    if not switch.startswith("unix:"):
-        _check_address("switch", switch, lowest_port=1)
-    _check_address("listen", listen, lowest_port=0)
+    _check_address("switch", switch, lowest_port=1)
+    if not listen:
+        raise ValueError("listen names no address: workers could not reach the controller")
+    for address in listen:
+        _check_address("listen", address, lowest_port=0)
     for name, value, low, high, unit in (
         ("device_id", device_id, 1, 2**64 - 1, ""),
         ("election_id", election_id, 1, 2**128 - 1, ""),
@@ -239,5 +251,7 @@ def _check_loopback(udp_host: str, udp_base: int, ports: int) -> None:
 
 def _check_address(name: str, text: str, lowest_port: int) -> None:
     host, _, port = text.rpartition(":")
+    if text.startswith("unix:") and len(text) > len("unix:"):
+        return
     if not host or not port.isdecimal() or not lowest_port <= int(port) <= 65535:
         raise ValueError(f"{name} {text!r} is not an address: write HOST:PORT, such as 127.0.0.1:50099")

@@ -53,18 +53,29 @@ def _root(
 
 @app.command()
 def demo(
-    workers: Annotated[int, typer.Option(help="Worker processes, 2 to 32.")] = DemoOptions.workers,
+    workers: Annotated[int | None, typer.Option(help="Worker processes, 2 to 32.  [default: 4, or the rack's]")] = None,
     loss: Annotated[
-        float, typer.Option(help="Share of packets that the switch drops in each direction, from 0 to below 1.")
-    ] = DemoOptions.loss,
+        float | None,
+        typer.Option(
+            help="Share of packets that the switch drops in each direction, from 0 to below 1.  [default: 0.01, or the rack's]"
+        ),
+    ] = None,
     epochs: Annotated[int, typer.Option(help="Times that the training images are gone through.")] = DemoOptions.epochs,
-    elements: Annotated[int, typer.Option(help="Numbers per packet: 64, 128 or 256.")] = DemoOptions.elements,
+    elements: Annotated[
+        int | None, typer.Option(help="Numbers per packet: 64, 128 or 256.  [default: 256, or the rack's]")
+    ] = None,
     seed: Annotated[
         int, typer.Option(help="Start of every random choice: split, first weights, order, dropped packets.")
     ] = DemoOptions.seed,
     timeout: Annotated[
         float, typer.Option(help="Seconds that anything may be waited for before it counts as failed, 1 to 3600.")
     ] = DemoOptions.timeout_s,
+    rack: Annotated[
+        Path | None,
+        typer.Option(help="A rack's YAML file: train in its workers, over its links, instead of on loopback; needs root."),
+    ] = None,
+    switch: Annotated[str | None, typer.Option(help="softswitch or bmv2, whatever the rack's file says.")] = None,
+    bmv2: Annotated[str, typer.Option(help="Path of simple_switch_grpc; without it, the one on PATH.")] = "",
     verbose: Annotated[bool, typer.Option("--verbose", help="Show all that the started processes print.")] = False,
 ) -> None:
     """Train a small network on handwritten digits, once through a lossy switch and once over Gloo, and compare.
@@ -74,14 +85,30 @@ def demo(
     accuracies are within one percentage point.
     """
     require("demo", DEMO_MODULES)
-    options = DemoOptions(workers=workers, loss=loss, epochs=epochs, elements=elements, seed=seed, timeout_s=timeout)
     from rich.console import Console
 
     from switchsum.demo import launch
     from switchsum.demo.rack import RackError
 
+    described = None
+    if rack is not None:
+        if workers is not None:
+            raise BadOption(f"--workers {workers}: the rack's file says how many there are")
+        described = rack_command.described(rack, {"kind": switch, "elements": elements, "loss": loss})
+        workers, elements = len(described.workers), described.elements
+        loss = max(max(worker.loss.into, worker.loss.out) for worker in described.workers)
+    elif switch or bmv2:
+        raise BadOption("--switch and --bmv2 belong to a rack: give its file with --rack")
+    options = DemoOptions(
+        workers=DemoOptions.workers if workers is None else workers,
+        loss=DemoOptions.loss if loss is None else loss,
+        epochs=epochs,
+        elements=DemoOptions.elements if elements is None else elements,
+        seed=seed,
+        timeout_s=timeout,
+    )
     try:
-        status = launch.run(options, Console(), Console(stderr=True), verbose)
+        status = launch.run(options, Console(), Console(stderr=True), verbose, described, bmv2)
     except (launch.DemoError, RackError) as error:
         for line in error.details:
             typer.echo(f"  | {line}", err=True)
@@ -135,8 +162,12 @@ def switch(
 def controller(
     switch: Annotated[str, typer.Option(help="HOST:PORT or unix:PATH of the switch's P4Runtime server.")] = DEFAULT_P4RUNTIME,
     listen: Annotated[
-        str, typer.Option(help="HOST:PORT where workers reach the controller; port 0 takes a free one.")
-    ] = DEFAULT_LISTEN,
+        list[str] | None,
+        typer.Option(
+            help=f"HOST:PORT where workers reach the controller (port 0 takes a free one), or unix:PATH; may be given several "
+            f"times.  [default: {DEFAULT_LISTEN}]"
+        ),
+    ] = None,
     fabric: Annotated[
         Path | None,
         typer.Option(help="YAML file that tells which switch port reaches whom; without it, an embedded switch's ports."),
@@ -167,7 +198,7 @@ def controller(
     try:
         daemon.run(
             switch=switch,
-            listen=listen,
+            listen=listen or DEFAULT_LISTEN,
             fabric=fabric,
             udp_host=host,
             udp_base=udp_base,

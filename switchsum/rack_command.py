@@ -12,6 +12,7 @@ from switchsum.failures import CommandFailed, require
 
 if TYPE_CHECKING:
     from switchsum.bmv2_topologies.rack_file import RackFile
+    from switchsum.bmv2_topologies.state import Record
 
 RACK_MODULES = {"llvmlite": "switch", "p4": "switch", "p4runtime_sh": "switch"}
 
@@ -48,7 +49,7 @@ def up(
 ) -> None:
     """Bring a rack up and leave it up, until `switchsum rack down`."""
     changes = {"kind": switch, "elements": elements, "loss": loss, "name": name}
-    described = _described(file, changes)
+    wanted = described(file, changes)
     from switchsum.bmv2_topologies import keeper
     from switchsum.bmv2_topologies.switch_process import SwitchFailed
 
@@ -56,7 +57,7 @@ def up(
         keeper.start(file, changes, bmv2=bmv2, offload=offload, seed=seed)
     except SwitchFailed as error:
         raise CommandFailed(str(error)) from error
-    _print_record(described.name)
+    _print_record(wanted.name)
 
 
 @app.command()
@@ -79,8 +80,8 @@ def run(
     """
     from rich.console import Console
 
-    changes = {"kind": switch, "elements": elements, "loss": loss, "name": name}
-    described = _described(file, changes)
+    changes_given = (switch, elements, loss) != (None, None, None)
+    wanted = described(file, {"kind": switch, "elements": elements, "loss": loss, "name": name})
     from switchsum.bmv2_topologies import runner, state
     from switchsum.bmv2_topologies.captures import Captures
     from switchsum.bmv2_topologies.namespaces import NetworkError
@@ -90,20 +91,20 @@ def run(
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
     errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    width = max(len(worker.name) for worker in described.workers)
+    width = max(len(worker.name) for worker in wanted.workers)
 
     def show(worker: str, line: str) -> None:
         console.print(f"[{worker:<{width}}] {line}")
 
-    record = state.find(described.name)
+    record = state.find(wanted.name)
     try:
         if record is not None and record.kept:
-            _check_same(record, described, pcap)
+            _check_usable(record, wanted if changes_given else None, file, pcap)
             captures = Captures(record.rack, pcap) if pcap else None
             status, failures = runner.run(record.rack, command, show, lambda: "; ".join(record.failures()) or None, captures)
         else:
-            with errors.status(f"bringing rack {described.name} up ({described.kind})"):
-                rack = Rack(described, source=str(file), bmv2=bmv2, offload=offload and pcap is None, seed=seed)
+            with errors.status(f"bringing rack {wanted.name} up ({wanted.kind})"):
+                rack = Rack(wanted, source=str(file.resolve()), bmv2=bmv2, offload=offload and pcap is None, seed=seed)
             with rack:
                 captures = Captures(rack.record.rack, pcap) if pcap else None
                 status, failures = runner.run(rack.record.rack, command, show, rack.failure, captures)
@@ -146,7 +147,7 @@ def down(
     if (name is None) == (not everything):
         raise CommandFailed("say which rack: `switchsum rack down NAME`, or --all; `switchsum rack status` lists them")
     if name is not None and name not in state.names() and Path(name).is_file():
-        name = _described(Path(name), {}).name
+        name = described(Path(name), {}).name
     if name is not None and name not in state.names():
         raise CommandFailed(f"no rack {name} is up; there is {', '.join(state.names()) or 'none'}")
     for each in [name] if name else state.names():
@@ -165,11 +166,12 @@ def show(
     name: NameOption = None,
 ) -> None:
     """Check a rack's file and print the rack, with everything resolved, as JSON; for scripts, and for Mininet."""
-    described = _described(file, {"kind": switch, "elements": elements, "loss": loss, "name": name})
-    typer.echo(json.dumps(described.as_json(), indent=1))
+    wanted = described(file, {"kind": switch, "elements": elements, "loss": loss, "name": name})
+    typer.echo(json.dumps(wanted.as_json(), indent=1))
 
 
-def _described(file: Path, changes: dict[str, Any]) -> RackFile:
+def described(file: Path, changes: dict[str, Any]) -> RackFile:
+    """A rack's file with options applied (RackFile.changed). Raises CommandFailed."""
     require("rack", RACK_MODULES)
     from switchsum.bmv2_topologies import rack_file
 
@@ -179,13 +181,15 @@ def _described(file: Path, changes: dict[str, Any]) -> RackFile:
         raise CommandFailed(str(error), status=2) from error
 
 
-def _check_same(record: Any, described: RackFile, pcap: Path | None) -> None:
-    """Raise RackError unless the rack that is up is the one that is asked for."""
+def _check_usable(record: Record, wanted: RackFile | None, file: Path, pcap: Path | None) -> None:
+    """Raise RackError unless the rack that is up is sound and as asked for; `wanted`: None if any variant of the file will do."""
     from switchsum.bmv2_topologies.rack_file import RackError
 
     remedy = f"take it down first (`switchsum rack down {record.name}`), or use another --name"
-    if record.rack != described.as_json():
-        raise RackError(f"rack {record.name} is up, but otherwise than the file and options say; {remedy}")
+    if record.file != str(file.resolve()):
+        raise RackError(f"rack {record.name} is up, but from {record.file}; {remedy}")
+    if wanted is not None and record.rack != wanted.as_json():
+        raise RackError(f"rack {record.name} is up, but otherwise than these options say; {remedy}")
     if failures := record.failures():
         raise RackError(f"rack {record.name} is up, but {'; '.join(failures)}; {remedy}; logs: {record.folder}")
     if pcap is not None and record.offload:
@@ -199,14 +203,14 @@ def _print_record(name: str) -> None:
     if record is None or not record.kept:
         typer.echo(f"rack {name}: left behind by a crash; remove it: switchsum rack down {name}")
         return
-    described = record.rack
+    rack_as_json = record.rack
     problem = f"BROKEN: {'; '.join(record.failures())}" if record.failures() else "up"
-    switch = described["switch"]
+    switch = rack_as_json["switch"]
     typer.echo(f"rack {name}: {problem}; {switch['kind']}, {switch['elements']} elements a packet, from {record.file}")
-    for worker in described["workers"]:
+    for worker in rack_as_json["workers"]:
         rate = worker["link"]["rate_bps"]
         speed = f"{rate / 1e6:g} Mbit/s" if rate else "not shaped"
         losses = f", loss {worker['loss']['in']:g} in, {worker['loss']['out']:g} out" if any(worker["loss"].values()) else ""
         namespace = rack.namespace_of(name, worker["name"])
         typer.echo(f"  {worker['name']:<12} {worker['address']:<15} {speed}{losses}; namespace {namespace}")
-    typer.echo(f"  controller   {described['controller']['listen']}; logs in {record.folder}")
+    typer.echo(f"  controller   {rack_as_json['controller']['listen']}; logs in {record.folder}")

@@ -88,12 +88,16 @@ class Family:
         arguments: Callable[[int], Sequence[str]],
         environment: Mapping[str, str],
         inherit: Sequence[int] = (),
+        prefix: Sequence[str] = (),
     ) -> Child:
-        """Start one child; `arguments(events_fd)` makes its command line, `inherit` are descriptors that it keeps."""
+        """Start one child; `arguments(events_fd)` makes its command line, `inherit` are descriptors that it keeps.
+
+        `prefix`: a command that becomes the child, such as `ip netns exec NAME`.
+        """
         events_read, events_write = os.pipe()
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments(events_write)],
+                [*prefix, sys.executable, "-m", module, *arguments(events_write)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

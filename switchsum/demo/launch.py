@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -19,9 +18,12 @@ from switchsum.demo import report
 from switchsum.demo.family import Child, Family
 from switchsum.demo.options import DemoOptions
 from switchsum.demo.progress import TrainingProgress
-from switchsum.demo.rack import Rack
+from switchsum.demo.rack import Emulated, Loopback, Place
 from switchsum.demo.report import Training
 from switchsum.demo.worker import WorkerTask
+
+if TYPE_CHECKING:
+    from switchsum.bmv2_topologies.rack_file import RackFile
 
 # Importing torch takes a core two to four seconds and compiled kernels are loaded beside it: what a start may take at most.
 START_PATIENCE_S = 60.0
@@ -38,8 +40,18 @@ class DemoError(Exception):
         self.details = details or []
 
 
-def run(options: DemoOptions, console: Console, errors: Console, verbose: bool = False) -> int:
-    """The whole demo; returns the exit status. Raises DemoError or RackError; must run in the main thread."""
+def run(
+    options: DemoOptions,
+    console: Console,
+    errors: Console,
+    verbose: bool = False,
+    described: RackFile | None = None,
+    bmv2: str = "",
+) -> int:
+    """The whole demo; returns the exit status. `described`: the rack to train in, with its switch at `bmv2` if it is BMv2.
+
+    Raises DemoError or RackError; must run in the main thread.
+    """
     from switchsum.demo import images  # loads scikit-learn
     from switchsum.host_agent.prepare import prepare  # loads numba
 
@@ -55,18 +67,21 @@ def run(options: DemoOptions, console: Console, errors: Console, verbose: bool =
             progress.begin("switchsum", "loading the packet engine (compiled once on a machine, which takes up to a minute)")
             prepare()
             progress.status("starting switch and controller")
-            rack = Rack(family, options, log_level="INFO" if verbose else "WARNING")
             images.save(Path(folder) / IMAGES_FILE, options.seed)
-            try:
-                through_switch = train("switchsum", options, family, progress, Path(folder), rack.environment)
-            except DemoError as error:
-                account = rack.account()
-                told = f"{error}; the controller says: {account}" if account and account not in str(error) else str(error)
-                raise DemoError(told, error.details) from None
-            counts = rack.counts()
-            rack.close()
-            progress.begin("gloo", "starting workers")
-            through_gloo = train("gloo", options, family, progress, Path(folder), {})
+            place: Place
+            if described is None:
+                place = Loopback(family, options, log_level="INFO" if verbose else "WARNING")
+            else:
+                place = Emulated(described, bmv2, options)
+            with closing(place):
+                try:
+                    through_switch = train("switchsum", options, family, progress, Path(folder), place)
+                except DemoError as error:
+                    account = place.failure() or f"the controller says: {place.account()}"
+                    raise DemoError(f"{error}; {account}".removesuffix("; the controller says: "), error.details) from None
+                counts = place.counts()
+                progress.begin("gloo", "starting workers")
+                through_gloo = train("gloo", options, family, progress, Path(folder), place)
         report.show(console, through_switch, through_gloo, counts, options.loss)
     found = report.failures(through_switch, through_gloo)
     for sentence in found:
@@ -80,13 +95,13 @@ def train(
     family: Family,
     progress: TrainingProgress,
     folder: Path,
-    environment: Mapping[str, str],
+    place: Place,
 ) -> Training:
     """One training of `options.workers` processes over `backend`, on the images that lie in `folder`.
 
     Raises DemoError with the first thing that failed.
     """
-    workers = _start_workers(backend, options, family, environment, folder)
+    workers = _start_workers(backend, options, family, place, folder)
     done: dict[Child, Mapping[str, Any]] = {}
     ready = 0
     patience_s = START_PATIENCE_S + START_PATIENCE_PER_WORKER_S * options.workers + options.timeout_s
@@ -121,14 +136,12 @@ def train(
     return _summary(options, list(done.values()), _weights_path(folder, backend), done[workers[0]])
 
 
-def _start_workers(
-    backend: str, options: DemoOptions, family: Family, environment: Mapping[str, str], folder: Path
-) -> list[Child]:
+def _start_workers(backend: str, options: DemoOptions, family: Family, place: Place, folder: Path) -> list[Child]:
     # We bind the rendezvous port and hand the socket to rank 0, so that nobody can take it in between.
-    with socket.create_server(("127.0.0.1", 0), backlog=options.workers) as rendezvous:
+    with place.rendezvous(backlog=options.workers) or nullcontext() as rendezvous:
         workers = []
         for rank in range(options.workers):
-            store_fd = rendezvous.fileno() if rank == 0 else None
+            store_fd = rendezvous.fileno() if rank == 0 and rendezvous is not None else None
 
             def arguments(events_fd: int, store_fd: int | None = store_fd) -> list[str]:
                 task = WorkerTask(
@@ -145,22 +158,14 @@ def _start_workers(
                 )
                 return [task.to_json()]
 
-            rendezvous_environment = {
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(options.workers),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(rendezvous.getsockname()[1]),
-                "GLOO_SOCKET_IFNAME": "lo",  # works without any network, whatever the host's name resolves to
-                "OMP_NUM_THREADS": "1",
-            }
             workers.append(
                 family.start(
                     f"worker {rank}",
                     "switchsum.demo.worker",
                     arguments,
-                    {**environment, **rendezvous_environment},
+                    place.environment(rank, options.workers, rendezvous),
                     inherit=[] if store_fd is None else [store_fd],
+                    prefix=place.prefix(rank),
                 )
             )
     return workers

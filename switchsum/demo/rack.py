@@ -1,4 +1,7 @@
-"""The demo's rack: a softswitch and its controller, each a child process (`python -m switchsum.demo.rack ROLE SETTINGS`)."""
+"""Where the demo trains: on this machine's loopback, or in an emulated rack.
+
+On loopback, softswitch and controller are each a child process (`python -m switchsum.demo.rack ROLE SETTINGS`).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from switchsum.demo.events import EventWriter, die_with_parent
@@ -16,6 +21,7 @@ from switchsum.demo.options import DemoOptions
 from switchsum.demo.report import SwitchCounts
 
 if TYPE_CHECKING:
+    from switchsum.bmv2_topologies.rack_file import RackFile
     from switchsum.protos.job_pb2 import InspectReply
 
 # Compiling the switch program and loading gRPC take a few seconds, more where the processor is shared with others.
@@ -31,30 +37,29 @@ class RackError(Exception):
         self.details = details
 
 
-class Rack:
-    """A running switch and controller, ready for one job. Raises RackError if either does not come up."""
+class Place(ABC):
+    """A running switch and controller, and what a worker needs to run beside them."""
 
-    def __init__(self, family: Family, options: DemoOptions, log_level: str) -> None:
-        self._family = family
-        self._timeout_s = options.timeout_s
-        self._log_level = log_level
-        self._children: list[Child] = []
-        switch = self._start("switch", {"ports": options.workers, "seed": options.seed})
-        controller = self._start(
-            "controller",
-            {
-                "switch": switch["p4runtime"],
-                "ports": switch["ports"],
-                "elements": options.elements,
-                "loss": options.loss,
-            },
-        )
-        self._controller = str(controller["address"])
+    def __init__(self, timeout_s: float) -> None:
+        """`timeout_s`: how long a worker waits for controller and switch."""
+        self._timeout_s = timeout_s
+        self._controller = ""  # where we reach the job service
 
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """What tells a worker where its controller is, and how long to wait for it and for the switch."""
-        return {"SWITCHSUM_CONTROLLER": self._controller, "SWITCHSUM_TIMEOUT": f"{self._timeout_s:g}"}
+    @abstractmethod
+    def environment(self, rank: int, world_size: int, store: socket.socket | None) -> dict[str, str]:
+        """Torchrun's variables for a worker, and where its controller is. `store`: what rendezvous() returned."""
+
+    def prefix(self, rank: int) -> Sequence[str]:
+        """The command that puts a worker into its place."""
+        return ()
+
+    @abstractmethod
+    def rendezvous(self, backlog: int) -> socket.socket | None:
+        """A listening socket for rank 0's rendezvous store; None if rank 0 finds its port free anyway."""
+
+    def failure(self) -> str | None:
+        """What has ended that should not have; None while all is well."""
+        return None
 
     def counts(self) -> SwitchCounts:
         """The counters of the job that ended last, and of the drop simulator. Raises ControllerUnreachable."""
@@ -86,6 +91,86 @@ class Rack:
             return client.inspect(timeout_s)
         finally:
             client.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """End switch and controller."""
+
+
+class Emulated(Place):
+    """A rack from a file (bmv2_topologies): the workers' only way to anywhere is their link to its switch."""
+
+    def __init__(self, described: RackFile, bmv2: str, options: DemoOptions) -> None:
+        """`bmv2`: path of simple_switch_grpc, "" for PATH. Raises RackError if the rack does not come up."""
+        from switchsum.bmv2_topologies import rack_file
+        from switchsum.bmv2_topologies.namespaces import NetworkError
+        from switchsum.bmv2_topologies.rack import Rack
+        from switchsum.bmv2_topologies.switch_process import SwitchFailed
+
+        super().__init__(options.timeout_s)
+        try:
+            self._rack = Rack(described, bmv2=bmv2, seed=options.seed)
+        except (rack_file.RackError, NetworkError, SwitchFailed) as error:
+            raise RackError(str(error), []) from error
+        self._controller = self._rack.controller_socket
+
+    def environment(self, rank: int, world_size: int, store: socket.socket | None) -> dict[str, str]:
+        from switchsum.bmv2_topologies import runner
+
+        return {**runner.environment(self._rack.record.rack, rank), "SWITCHSUM_TIMEOUT": f"{self._timeout_s:g}"}
+
+    def prefix(self, rank: int) -> Sequence[str]:
+        from switchsum.bmv2_topologies import namespaces, rack
+
+        described = self._rack.file
+        return namespaces.command_inside(rack.namespace_of(described.name, described.workers[rank].name), [])
+
+    def rendezvous(self, backlog: int) -> socket.socket | None:
+        return None  # a namespace of its own has no other user of the port
+
+    def failure(self) -> str | None:
+        return self._rack.failure()
+
+    def close(self) -> None:
+        self._rack.close()
+
+
+class Loopback(Place):
+    """An embedded switch on this machine, as child processes. Raises RackError if switch or controller does not come up."""
+
+    def __init__(self, family: Family, options: DemoOptions, log_level: str) -> None:
+        super().__init__(options.timeout_s)
+        self._family = family
+        self._log_level = log_level
+        self._children: list[Child] = []
+        switch = self._start("switch", {"ports": options.workers, "seed": options.seed})
+        controller = self._start(
+            "controller",
+            {
+                "switch": switch["p4runtime"],
+                "ports": switch["ports"],
+                "elements": options.elements,
+                "loss": options.loss,
+            },
+        )
+        self._controller = str(controller["address"])
+
+    def environment(self, rank: int, world_size: int, store: socket.socket | None) -> dict[str, str]:
+        assert store is not None
+        return {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(world_size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(store.getsockname()[1]),
+            "GLOO_SOCKET_IFNAME": "lo",  # works without any network, whatever the host's name resolves to
+            "OMP_NUM_THREADS": "1",
+            "SWITCHSUM_CONTROLLER": self._controller,
+            "SWITCHSUM_TIMEOUT": f"{self._timeout_s:g}",
+        }
+
+    def rendezvous(self, backlog: int) -> socket.socket | None:
+        return socket.create_server(("127.0.0.1", 0), backlog=backlog)
 
     def close(self) -> None:
         """End both processes, the controller first, so that it can still tidy up the switch."""
