@@ -5,7 +5,7 @@ STAMP := $(VENV)/.installed
 MINUTES ?= 10
 SWITCH ?= softswitch
 
-.PHONY: demo test lint format p4 generate protos soak test-bmv2 test-ptf bench-switch clean
+.PHONY: demo rack test lint format p4 generate protos soak test-bmv2 test-ptf bench-rack bench-switch clean
 
 # torch has its own line: this specifier finds the CPU build, any other may pull in CUDA.
 $(STAMP): pyproject.toml
@@ -16,6 +16,11 @@ $(STAMP): pyproject.toml
 
 demo: $(STAMP)
 	$(BIN)/switchsum demo
+
+# The demo's training in an emulated rack, as root: make rack, make rack RACK=my.yaml SWITCH=bmv2
+RACK ?= bmv2_topologies/racks/four-100m.yaml
+rack: $(STAMP)
+	$(BIN)/switchsum demo --rack $(RACK) --loss 0.01 $(if $(SWITCH),--switch $(SWITCH)) $(if $(BMV2),--bmv2 $(BMV2))
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q tests
@@ -51,6 +56,10 @@ test-bmv2: $(STAMP)
 # The conformance cases under p4lang's PTF, on veth pairs (needs root): make test-ptf, make test-ptf SWITCH=bmv2
 test-ptf: $(STAMP)
 	$(BIN)/python -m tests.protocol.run_ptf --switch $(SWITCH)
+
+# Sums on emulated racks, as root: make bench-rack BMV2=/path/to/simple_switch_grpc
+bench-rack: $(STAMP)
+	$(BIN)/python -m switchsum.rack_benchmark $(if $(BMV2),--bmv2 $(BMV2))
 
 bench-switch: $(STAMP)
 	$(BIN)/python -m switchsum.switch_benchmark

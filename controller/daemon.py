@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class ControllerDaemon:
-    """A controller for one switch. Use as a context manager, or call start() and close(). `address`: the first of its job service."""
+    """A controller for one switch. Use as a context manager, or call start() and close(). `address`: its first for workers."""
 
     def __init__(
         self,

@@ -35,13 +35,15 @@ def parse(text: str, source: str, error: type[Exception]) -> "Place":
 class Place:
     """A YAML node with its whereabouts, so that every complaint names file, line and field."""
 
-    def __init__(self, node: yaml.Node, source: str, field: str, error: type[Exception]) -> None:
-        """`source` names the file, `field` the way here from the top; `error`: what to raise."""
+    def __init__(self, node: yaml.Node, source: str, field: str, error: type[Exception], line: int | None = None) -> None:
+        """`source` names the file, `field` the way here from the top; `error`: what to raise. `line`, from 0: where the field's
+        name stands, if it has one; its value may begin on a later line."""
         self._node, self._source, self._field, self._error = node, source, field, error
+        self._line = node.start_mark.line if line is None else line
 
     def failure(self, problem: str) -> Exception:
         where = f", {self._field}" if self._field else ""
-        return self._error(f"{self._source} line {self._node.start_mark.line + 1}{where}: {problem}")
+        return self._error(f"{self._source} line {self._line + 1}{where}: {problem}")
 
     def fail(self, problem: str) -> NoReturn:
         raise self.failure(problem)
@@ -65,7 +67,9 @@ class Place:
         found: dict[str, Place] = {}
         for key, value in self._node.value:
             name = Place(key, self._source, self._field, self._error).text()
-            place = Place(value, self._source, f"{self._field}.{name}" if self._field else name, self._error)
+            place = Place(
+                value, self._source, f"{self._field}.{name}" if self._field else name, self._error, key.start_mark.line
+            )
             if name in found:
                 raise place.failure("is there twice")
             found[name] = place

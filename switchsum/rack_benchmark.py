@@ -5,8 +5,7 @@ PyTorch. Every sum is compared bit for bit with what quantizer.reference_sum say
 from a common start. Configurations take turns, and the turns are repeated, so that what else the machine does meets all alike.
 
 goodput: bits of the tensor that a worker gets summed each second. share of link: goodput beside what the link can carry of it,
-which is its rate less the headers (Ethernet 14, IPv4 20, UDP 8, ours: what tbf counts). packets/s: contributions that the switch
-takes.
+which is its rate less the headers (Ethernet 14, IPv4 20, UDP 8, ours: what tbf counts). packets/s: contributions to the switch.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def described(file: Path, changes: dict[str, Any]) -> RackFile:
 
 
 def _check_usable(record: Record, wanted: RackFile | None, file: Path, pcap: Path | None) -> None:
-    """Raise RackError unless the rack that is up is sound and as asked for; `wanted`: None if any variant of the file will do."""
+    """Raise RackError unless the rack that is up is sound and as asked for; `wanted`: None for any variant of the file."""
     from switchsum.bmv2_topologies.rack_file import RackError
 
     remedy = f"take it down first (`switchsum rack down {record.name}`), or use another --name"

@@ -1,0 +1,160 @@
+"""A rack's file: what a good one means, and that a bad one is told file, line and field."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from switchsum.bmv2_topologies import rack_file
+from switchsum.bmv2_topologies.rack_file import Link, RackError
+from switchsum.controller import fabric
+from switchsum.controller.fabric import Loss
+
+RACKS = Path(__file__).resolve().parents[2] / "bmv2_topologies" / "racks"
+FULL = """\
+name: lab
+switches:
+  tor: {kind: bmv2, elements: 64}
+link: {rate: 1 Gbit/s, burst: 128 KiB, mtu: 9000}
+loss: {in: 0.01}
+network: 10.7.1.0/24
+workers:
+  left: {address: 10.7.1.10}
+  right: {address: 10.7.1.20, link: {rate: 10.5mbit, mtu: 1500}, loss: {out: 0.5}}
+"""
+
+
+def test_every_field_arrives() -> None:
+    rack = rack_file.parse(FULL, "some.yaml")
+    assert (rack.name, rack.switch_name, rack.kind, rack.elements, rack.layout) == ("lab", "tor", "bmv2", 64, "wide")
+    assert (str(rack.switch_address), rack.controller_listen, rack.controller_port) == ("10.7.1.1", "10.7.1.254:50099", 3)
+    left, right = rack.workers
+    assert (left.name, left.rank, left.port, left.address) == ("left", 0, 1, IPv4Address("10.7.1.10"))
+    assert (left.link, left.loss) == (Link(10**9, 128 << 10, 9000), Loss(0.01, 0.0))
+    assert (right.rank, right.port, right.mac) == (1, 2, "02:00:0a:07:01:14")
+    assert (right.link, right.loss) == (Link(10_500_000, 128 << 10, 1500), Loss(0.0, 0.5))
+
+
+def test_little_is_required() -> None:
+    rack = rack_file.parse("workers:\n  w0: {address: 10.83.0.11}\n", "Small rack.yaml")
+    assert (rack.name, rack.kind, rack.elements, rack.layout) == ("small-rack", "softswitch", 256, "lanes")
+    assert rack.workers[0].link == Link(None, 0, 1500)
+
+
+@pytest.mark.parametrize("path", sorted(RACKS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_racks_that_come_along_are_valid(path: Path) -> None:
+    rack = rack_file.load(path)
+    assert rack.name == path.stem
+    assert len(rack.workers) == {"two": 2, "four": 4, "eight": 8}[path.stem.partition("-")[0]]
+    rates = {worker.link.rate_bps for worker in rack.workers}
+    assert rates == {{"100m": 100_000_000, "1g": 1_000_000_000, "": None}[path.stem.partition("-")[2]]}
+
+
+def test_the_controller_is_told_all_it_needs() -> None:
+    """The fabric's text, read back as the controller does, has the workers, itself and the losses."""
+    rack = rack_file.parse(FULL, "some.yaml")
+    read = fabric.parse(rack.as_json()["fabric"], "fabric.yaml")
+    assert read.stations == rack.fabric().stations
+    assert [station.port for station in read.stations] == [1, 2, 3]
+    assert read.ports == (1, 2, 3)
+    assert read.losses == {1: Loss(0.01, 0.0), 2: Loss(0.0, 0.5)}
+    assert (read.switch_ip, read.switch_mac) == (int(rack.switch_address), rack.fabric().switch_mac)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("kind: bmv2", "kind: x", "some.yaml line 3, switches.tor.kind: 'x' is no kind of switch; write softswitch or bmv2"),
+        ("elements: 64", "elements: 65", "some.yaml line 3, switches.tor.elements: 65 elements a packet are not compiled"),
+        ("elements: 64", "elements: many", "some.yaml line 3, switches.tor.elements: 'many' is not a number"),
+        ("elements: 64}", "elements: 64}\n  top: {}", "some.yaml line 3, switches: 2 switches are listed; a rack has one"),
+        ("1 Gbit/s", "fast", "some.yaml line 4, link.rate: 'fast' is not a rate, such as 100 Mbit/s or 1 Gbit/s"),
+        ("1 Gbit/s", "1 bit/s", "some.yaml line 4, link.rate: 1 bit/s is out of range: 10 kbit/s to 100 Gbit/s"),
+        ("128 KiB", "8 KiB", "some.yaml line 4, link.burst: 8192 bytes is less than one frame of 9014: nothing"),
+        ("rate: 1 Gbit/s, ", "", "some.yaml line 4, link.burst: a link without `rate` is not shaped"),
+        ("mtu: 9000", "mtu: 90000", "some.yaml line 4, link.mtu: 90000 is out of range: 576 to 9000"),
+        ("elements: 64", "elements: 256", ""),
+        ("mtu: 1500", "mtu: 600", ""),
+        ("{in: 0.01}", "{in: 1}", "some.yaml line 5, loss.in: '1' is not a probability from 0 to below 1, such as 0.01"),
+        ("{in: 0.01}", "{inn: 0.01}", "some.yaml line 5, loss.inn: is not a field; there are in, out"),
+        ("10.7.1.0/24", "10.7.0.0/16", "some.yaml line 6, network: '10.7.0.0/16' is not a network such as 10.83.0.0/24"),
+        ("10.7.1.10}", "10.8.1.10}", "some.yaml line 8, workers.left.address: 10.8.1.10 is no host of the rack's network"),
+        ("10.7.1.10}", "10.7.1.1}", "some.yaml line 8, workers.left.address: 10.7.1.1 belongs to the switch already"),
+        ("10.7.1.20", "10.7.1.254", "some.yaml line 9, workers.right.address: 10.7.1.254 belongs to the controller already"),
+        ("10.7.1.20", "10.7.1.10", "some.yaml line 9, workers.right.address: 10.7.1.10 belongs to left already"),
+        ("10.7.1.20", "10.7.1.255", "some.yaml line 9, workers.right.address: 10.7.1.255 is no host"),
+        ("10.7.1.20", "localhost", "some.yaml line 9, workers.right.address: 'localhost' is not an IPv4 address"),
+        ("  right:", "  Right Side:", "some.yaml line 9, workers.Right Side: 'Right Side' is not a name: a letter"),
+        ("  right:", "  left:", "some.yaml line 9, workers.left: is there twice"),
+        ("  right:", "  controller:", "some.yaml line 9, workers.controller: controller is the controller's name"),
+        ("  right:", "  tor:", "some.yaml line 9, workers.tor: tor is the switch's name; choose another"),
+        ("{address: 10.7.1.20,", "{", "some.yaml line 9, workers.right: the field address is missing"),
+        ("workers:", "hosts:", "some.yaml line 7, hosts: is not a field; there are link, loss, name,"),
+        ("name: lab", "name: -", "some.yaml line 1"),
+    ],
+)  # fmt: skip
+def test_a_bad_file_is_told_line_and_field(old: str, new: str, complaint: str) -> None:
+    assert old in FULL
+    text = FULL.replace(old, new, 1)
+    if not complaint:
+        rack_file.parse(text, "some.yaml")
+        return
+    with pytest.raises(RackError) as caught:
+        rack_file.parse(text, "some.yaml")
+    assert str(caught.value).startswith(complaint)
+
+
+def test_a_packet_must_fit_the_link() -> None:
+    text = "link: {mtu: 1000}\nworkers:\n  w0: {address: 10.83.0.11}\n"
+    with pytest.raises(RackError, match=r"x.yaml line 1, link.mtu: 1000 is less than a packet of 256 elements needs: 1076"):
+        rack_file.parse(text, "x.yaml")
+    small = rack_file.parse("switches: {tor: {elements: 64}}\n" + text, "x.yaml")
+    with pytest.raises(RackError, match=r"--elements 256 needs an MTU of 1076; w0 has less"):
+        small.changed(elements=256)
+
+
+def test_too_many_workers_are_refused() -> None:
+    lines = "".join(f"  w{i}: {{address: 10.83.0.{i + 10}}}\n" for i in range(33))
+    with pytest.raises(RackError, match=r"x.yaml line 2, workers: 33 workers are listed; a job has at most 32"):
+        rack_file.parse("workers:\n" + lines, "x.yaml")
+    with pytest.raises(RackError, match=r"x.yaml line 1, workers: no worker is listed"):
+        rack_file.parse("workers: {}\n", "x.yaml")
+
+
+def test_options_change_a_rack() -> None:
+    rack = rack_file.parse(FULL, "some.yaml")
+    changed = rack.changed(kind="softswitch", elements=128, loss=0.2, name="other")
+    assert (changed.name, changed.kind, changed.elements, changed.layout) == ("other", "softswitch", 128, "lanes")
+    assert {worker.loss for worker in changed.workers} == {Loss(0.2, 0.2)}
+    assert rack.changed() == rack
+    for options, complaint in (
+        ({"kind": "cisco"}, "--switch cisco is no kind of switch; choose softswitch or bmv2"),
+        ({"elements": 7}, "--elements 7 is not compiled; choose 64, 128, 256"),
+        ({"loss": 1.0}, "--loss 1.0 is not a probability from 0 to below 1, such as 0.01"),
+        ({"name": "A b"}, "--name 'A b' is not a name"),
+    ):
+        with pytest.raises(RackError) as caught:
+            rack.changed(**options)  # type: ignore[arg-type]
+        assert str(caught.value).startswith(complaint)
+
+
+@given(st.text())
+def test_any_text_is_a_rack_or_told_why_not(text: str) -> None:
+    assert parsed_or_told(text)
+
+
+@given(st.lists(st.sampled_from([*FULL.splitlines(), "x: y", "  : {", "- a", "  w: {address: 10.7.1.3}"]), max_size=12))
+def test_any_lines_are_a_rack_or_told_why_not(lines: list[str]) -> None:
+    assert parsed_or_told("\n".join(lines))
+
+
+def parsed_or_told(text: str) -> bool:
+    try:
+        rack_file.parse(text, "any.yaml")
+    except RackError as error:
+        return str(error).startswith("any.yaml")
+    return True
