@@ -23,15 +23,17 @@ from tests.protocol.targets import PORTS
 
 TEST_DIR = Path(__file__).resolve().parents[1] / "ptf"
 PTF = Path(sys.executable).with_name("ptf")
+SWITCH_PORTS = (3, 200, 301, 510)  # not the cases' own numbers, as on a real switch; 510 is the last one there is
 QUEUE = 1000  # frames that PTF keeps for a port: more than any case lets wait, and PTF drops silently
 
 
 def ptf_command(switch: WiredSwitch, layout: str, elements: int, arguments: list[str]) -> list[str]:
     """The command line, for the switch's namespace."""
     parameters = {"address": switch.address, "device_id": DEVICE_ID, "layout": layout, "elements": elements}
+    parameters |= {"ports": SWITCH_PORTS}
     command = [str(PTF), "--test-dir", str(TEST_DIR), "--qlen", str(QUEUE)]
-    for port in PORTS:
-        command += ["--interface", f"0-{port}@host{port}"]
+    for port, number in zip(PORTS, SWITCH_PORTS, strict=True):
+        command += ["--interface", f"0-{port}@host{number}"]
     return [*command, "--test-params", "; ".join(f"{name}={value!r}" for name, value in parameters.items()), *arguments]
 
 
@@ -47,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     try:
         with (
-            WiredSwitch(options.switch, PORTS, bmv2=os.environ.get("SWITCHSUM_BMV2", "")) as switch,
+            WiredSwitch(options.switch, SWITCH_PORTS, bmv2=os.environ.get("SWITCHSUM_BMV2", "")) as switch,
             tempfile.TemporaryDirectory(prefix="switchsum-ptf-") as folder,  # PTF writes its log and a capture beside itself
         ):
             command = ptf_command(switch, options.layout or LAYOUT[options.switch], options.elements, options.ptf)

@@ -14,6 +14,7 @@ from tests.protocol.cases import CASES
 from tests.protocol.conftest import marks
 
 ROOT = Path(__file__).resolve().parents[2]
+SKIPS = {"registers cannot be read over P4Runtime", "an interface does not send frames shorter than 14 bytes"}
 COMMAND = "python -m tests.protocol.run_ptf --switch $(SWITCH)"
 
 
@@ -25,8 +26,8 @@ def run_ptf(*arguments: str) -> tuple[int, str]:
 
 
 def results(output: str) -> dict[str, str]:
-    """Case -> "ok", "skipped", "FAIL" or "ERROR"."""
-    return dict(re.findall(r"^conformance\.(\w+) \.\.\. (\w+)", output, re.MULTILINE))
+    """Case -> "ok", "FAIL", "ERROR", or the reason why it was skipped."""
+    return dict(re.findall(r"^conformance\.(\w+) \.\.\. (?:skipped ['\"])?(.+?)['\"]?$", output, re.MULTILINE))
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=marks(kind)) for kind in ("softswitch", "bmv2")])
@@ -36,9 +37,7 @@ def test_every_case_passes(kind: str) -> None:
     assert status == 0, output
     found = results(output)
     assert list(found) == [case.name for case in CASES], output
-    skipped = [name for name, result in found.items() if result == "skipped"]
-    assert all("row_at_all" in name or "leave_the_values" in name or "without_a_whole" in name for name in skipped), output
-    assert set(found.values()) == {"ok", "skipped"}, output
+    assert {"ok"} < set(found.values()) <= {"ok"} | SKIPS, output
     assert not set(namespaces.names()) - set(before)
 
 

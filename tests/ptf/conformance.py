@@ -3,12 +3,14 @@
     ptf --test-dir tests/ptf --interface 0-1@eth1 ... --interface 0-4@eth4 --qlen 1000 \\
         --test-params "address='192.0.2.1:9559'; layout='lanes'; elements=256"
 
-Ports 1 to 4 of the switch must be wired to four interfaces, given under these numbers. Parameters: docs/conformance.md.
+Four ports of the switch must be wired to four interfaces, given as 1 to 4. Parameters: docs/conformance.md.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from ptf.dataplane import DataPlane
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # PTF looks for modules in --test-dir alone
 
 from switchsum.controller import pipeline, programming
-from switchsum.controller.p4names import P4Names
+from switchsum.controller.p4names import Group, Item, P4Names
 from switchsum.controller.pipeline import Build
 from tests.protocol.cases import CASES, Bench, Case
 from tests.protocol.targets import PORTS, Outputs, P4RuntimeTarget
@@ -35,6 +37,7 @@ DEFAULTS: dict[str, Any] = {
     "p4info": "",
     "device_config": "",
     "shortest_frame": 60,
+    "ports": PORTS,
 }
 
 
@@ -53,6 +56,11 @@ class Parameters:
         self.address = str(values["address"])
         self.device_id = int(values["device_id"])
         self.shortest_frame_bytes = int(values["shortest_frame"])
+        self.port_numbers = {port: int(number) for port, number in zip(PORTS, values["ports"], strict=False)}
+        if len(set(self.port_numbers.values())) != len(PORTS):
+            raise ValueError(
+                f"--test-params: ports={values['ports']!r} must be {len(PORTS)} different numbers, such as {PORTS}"
+            )
         self._files = values["p4info"], values["device_config"]
         self._layout, self._elements = values["layout"], int(values["elements"])
 
@@ -67,14 +75,35 @@ class Parameters:
         return Build(info.name, self._elements, p4info, config.read_bytes(), 0, names)
 
 
+def renumbered(item: Item, number: dict[int, int]) -> Item:
+    """An entry or a group of the cases' ports, for a switch that calls port p number[p]."""
+    if isinstance(item, Group):
+        return Group(item.number, frozenset((number[port], instance) for port, instance in item.replicas))
+    if item.table == programming.WORKERS:
+        job, epoch, port, *sender = item.key
+        return replace(item, key=(job, epoch, number[port], *sender))
+    if item.table in (programming.LOSS_IN, programming.LOSS_OUT):
+        return replace(item, key=(number[item.key[0]],))
+    if item.action == programming.FORWARD:
+        return replace(item, params=(number[item.params[0]],))
+    return item
+
+
 class PtfTarget(P4RuntimeTarget):
     """The switch behind PTF's dataplane: device 0, ports PORTS. Packets in and out are in PTF's capture file."""
 
     def __init__(self, parameters: Parameters, dataplane: DataPlane) -> None:
         """Commits the program. Raises SwitchError's family."""
+        self._numbers = parameters.port_numbers
         super().__init__(parameters.address, parameters.address, parameters.device_id, parameters.build())
         self.padded_to_bytes = parameters.shortest_frame_bytes
         self._dataplane = dataplane
+
+    def write(self, updates: Iterable[tuple[int, Item]]) -> None:
+        super().write([(kind, renumbered(item, self._numbers)) for kind, item in updates])
+
+    def packets_counted(self, counter: str, index: int) -> int:
+        return super().packets_counted(counter, self._numbers[index])
 
     def inject(self, port: int, frame: bytes) -> None:
         self._dataplane.send(0, port, frame)

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from scapy.layers.inet import UDP
 from scapy.layers.l2 import Ether
 
 from switchsum.host_agent.quantizer import lane_limit
-from switchsum.p4src.layout import SLOTS, Exponent, Flag, PacketType, RejectReason, Verdict
+from switchsum.p4src.layout import MAX_WORKERS, SLOTS, Exponent, Flag, PacketType, RejectReason, Verdict
 from switchsum.p4src.scapy_layer import SwitchSum
 from tests.protocol.cases.bench import TAG, Bench, case
-from tests.protocol.targets import SLOTS_OF_A_JOB
+from tests.protocol.switch_under_test import Worker, frame_of
+from tests.protocol.targets import PORTS, SLOTS_OF_A_JOB
 
 
 @case()
@@ -288,3 +290,23 @@ def full_lanes_do_not_carry_into_their_neighbours(bench: Bench) -> None:
     outputs = bench.fill([0, 1, 2], values=lanes)
     bench.check_results(outputs, [3 * lane for lane in lanes])
     assert 3 * max(lanes) < 2**32
+
+
+@case()
+def as_many_workers_as_a_row_has_bits(bench: Bench) -> None:
+    """Each gets its own copy, also where several sit behind one port."""
+    workers = [Worker.at(PORTS[rank % 3], 40000 + rank) for rank in range(MAX_WORKERS)]
+    job = bench.target.new_job(workers, bench.job.number + 1)
+    bench.target.install(job)
+    try:
+        for rank, worker in enumerate(workers):
+            fields = {"job": job.number, "epoch": job.epoch, "worker": rank, "values": [rank + 1] * bench.elements}
+            outputs = bench.raw((worker.port, frame_of(worker, bytes(SwitchSum(**fields)))))
+            assert rank == MAX_WORKERS - 1 or outputs == []
+        received = [(port, Ether(frame)) for port, frame in outputs]
+    finally:
+        bench.target.remove(job)
+    got = {packet[SwitchSum].worker: (port, packet[UDP].dport) for port, packet in received}
+    assert got == {rank: (worker.port, worker.udp_port) for rank, worker in enumerate(workers)}
+    assert len(received) == MAX_WORKERS
+    assert all(packet[SwitchSum].values == [sum(range(MAX_WORKERS + 1))] * bench.elements for _, packet in received)
