@@ -211,6 +211,16 @@ def test_a_script_sums_in_all_hosts(kind: str, runner: Runner, tmp_path: Path) -
     assert [line for line in printed.splitlines() if line.startswith("rank ")] == ["rank 0: True", "rank 1: True"], printed
 
 
+@pytest.mark.slow
+def test_the_documentation_s_script_trains(runner: Runner, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "mininet.md").read_text()
+    example = page.partition("```python\n")[2].partition("```")[0].replace(".venv/bin/python", sys.executable)
+    status, printed = runner.run("env", "-C", ROOT, SYSTEM_PYTHON, write(tmp_path, example), TWO)
+    assert status == 0, printed
+    assert "% over switchsum" in printed
+    assert last_line(printed) == "exit statuses: [0, 0]"
+
+
 LOOK = f"""{SCRIPT}
 net = network(bmv2="/bin/true")  # is not started
 seen = {{}}
