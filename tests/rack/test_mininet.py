@@ -153,6 +153,13 @@ def test_mn_pings_all(kind: str, runner: Runner, tmp_path: Path) -> None:
     assert list(runner.temporary.iterdir()) == []
 
 
+def test_names_may_be_longer_than_an_interface_s(runner: Runner, tmp_path: Path) -> None:
+    lines = "switches: {one-in-the-middle: {}}\nworkers: {worker-number-one: {address: 10.83.0.11}}\n"
+    status, printed = runner.run(*runner.mn(write(tmp_path, lines, "long.yaml"), "--test", "pingall"))
+    assert "Results: 0% dropped (2/2 received)" in printed, printed
+    assert status == 0
+
+
 SCRIPT = f"""
 import json
 import os
