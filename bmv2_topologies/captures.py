@@ -16,6 +16,7 @@ from switchsum.bmv2_topologies.switch_process import die_with_starter, end
 
 _PATIENCE_S = 10.0
 _BUFFER_KIB = 16384  # holds a second of 100 Mbit/s while the disk is busy
+_QUIET_S = 0.3  # how long no file may grow before the captures count as complete
 
 
 class Captures:
@@ -46,7 +47,22 @@ class Captures:
         return self
 
     def _start(self, interface: str, path: Path) -> None:
-        command = [self._tcpdump, "-n", "-s", "0", "-B", str(_BUFFER_KIB), "-U", "-Z", "root", "-i", interface, "-w", str(path)]
+        command = [
+            self._tcpdump,
+            "-n",
+            "-s",
+            "0",
+            "-B",
+            str(_BUFFER_KIB),
+            "-U",
+            "--immediate-mode",
+            "-Z",
+            "root",
+            "-i",
+            interface,
+            "-w",
+            str(path),
+        ]
         with self._logs[path].open("wb") as log:
             self._processes[path] = subprocess.Popen(
                 namespaces.command_inside(self._namespace, command),
@@ -73,5 +89,9 @@ class Captures:
             self._logs[path].unlink()
 
     def __exit__(self, *_: object) -> None:
-        time.sleep(0.1)  # what was sent last is still on its way into the files
+        deadline = time.monotonic() + _PATIENCE_S
+        sizes: list[int] = []
+        while sizes != (now := [path.stat().st_size for path in self.files.values()]) and time.monotonic() < deadline:
+            sizes = now
+            time.sleep(_QUIET_S)  # what was sent last is still on its way into the files
         self._stop()

@@ -1,5 +1,9 @@
 """How a command fails: with one sentence that says all a person needs."""
 
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 EXIT_FAILED = 1
@@ -21,3 +25,13 @@ def require(command: str, modules: dict[str, str]) -> None:
         raise CommandFailed(
             f"`switchsum {command}` needs {', '.join(missing)}, which is not installed: pip install 'switchsum[{extras}]'"
         )
+
+
+@contextmanager
+def terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM unwinds the stack as Ctrl-C does, so that what was started goes. For the main thread."""
+    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

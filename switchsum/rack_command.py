@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from switchsum.failures import CommandFailed, require
+from switchsum.failures import CommandFailed, require, terminated_like_interrupted
 
 if TYPE_CHECKING:
     from switchsum.bmv2_topologies.rack_file import RackFile
@@ -97,20 +97,22 @@ def run(
         console.print(f"[{worker:<{width}}] {line}")
 
     record = state.find(wanted.name)
+    captures = None
     try:
-        if record is not None and record.kept:
-            _check_usable(record, wanted if changes_given else None, file, pcap)
-            captures = Captures(record.rack, pcap) if pcap else None
-            status, failures = runner.run(record.rack, command, show, lambda: "; ".join(record.failures()) or None, captures)
-        else:
-            with errors.status(f"bringing rack {wanted.name} up ({wanted.kind})"):
-                rack = Rack(wanted, source=str(file.resolve()), bmv2=bmv2, offload=offload and pcap is None, seed=seed)
-            with rack:
-                captures = Captures(rack.record.rack, pcap) if pcap else None
-                status, failures = runner.run(rack.record.rack, command, show, rack.failure, captures)
-    except RackError as error:
-        raise CommandFailed(str(error)) from error
-    except (NetworkError, SwitchFailed) as error:
+        with terminated_like_interrupted():
+            if record is not None and record.kept:
+                _check_usable(record, wanted if changes_given else None, file, pcap)
+                captures = Captures(record.rack, pcap) if pcap else None
+                status, failures = runner.run(
+                    record.rack, command, show, lambda: "; ".join(record.failures()) or None, captures
+                )
+            else:
+                with errors.status(f"bringing rack {wanted.name} up ({wanted.kind})"):
+                    rack = Rack(wanted, source=str(file.resolve()), bmv2=bmv2, offload=offload and pcap is None, seed=seed)
+                with rack:
+                    captures = Captures(rack.record.rack, pcap) if pcap else None
+                    status, failures = runner.run(rack.record.rack, command, show, rack.failure, captures)
+    except (RackError, NetworkError, SwitchFailed) as error:
         raise CommandFailed(str(error)) from error
     for path, dropped in captures.dropped.items() if captures else ():
         if dropped:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +19,7 @@ from switchsum.demo.progress import TrainingProgress
 from switchsum.demo.rack import Emulated, Loopback, Place
 from switchsum.demo.report import Training
 from switchsum.demo.worker import WorkerTask
+from switchsum.failures import terminated_like_interrupted
 
 if TYPE_CHECKING:
     from switchsum.bmv2_topologies.rack_file import RackFile
@@ -59,7 +58,7 @@ def run(
         errors.print(f"[{name}] {line}", markup=False, highlight=False, soft_wrap=True)
 
     with (
-        _terminated_like_interrupted(),
+        terminated_like_interrupted(),
         tempfile.TemporaryDirectory(prefix="switchsum-demo-") as folder,
         Family(relay if verbose else None) as family,
     ):
@@ -198,13 +197,3 @@ def _weights_path(folder: Path, backend: str) -> Path:
 
 def _all_output(children: list[Child]) -> list[str]:
     return [f"[{child.name}] {line}" for child in children for line in child.output]
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM unwinds the stack as Ctrl-C does, so that children and temporary files go."""
-    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

@@ -71,7 +71,7 @@ def test_the_controller_is_told_all_it_needs() -> None:
         ("kind: bmv2", "kind: x", "some.yaml line 3, switches.tor.kind: 'x' is no kind of switch; write softswitch or bmv2"),
         ("elements: 64", "elements: 65", "some.yaml line 3, switches.tor.elements: 65 elements a packet are not compiled"),
         ("elements: 64", "elements: many", "some.yaml line 3, switches.tor.elements: 'many' is not a number"),
-        ("elements: 64}", "elements: 64}\n  top: {}", "some.yaml line 3, switches: 2 switches are listed; a rack has one"),
+        ("elements: 64}", "elements: 64}\n  top: {}", "some.yaml line 2, switches: 2 switches are listed; a rack has one"),
         ("1 Gbit/s", "fast", "some.yaml line 4, link.rate: 'fast' is not a rate, such as 100 Mbit/s or 1 Gbit/s"),
         ("1 Gbit/s", "1 bit/s", "some.yaml line 4, link.rate: 1 bit/s is out of range: 10 kbit/s to 100 Gbit/s"),
         ("128 KiB", "8 KiB", "some.yaml line 4, link.burst: 8192 bytes is less than one frame of 9014: nothing"),
@@ -119,7 +119,7 @@ def test_a_packet_must_fit_the_link() -> None:
 
 def test_too_many_workers_are_refused() -> None:
     lines = "".join(f"  w{i}: {{address: 10.83.0.{i + 10}}}\n" for i in range(33))
-    with pytest.raises(RackError, match=r"x.yaml line 2, workers: 33 workers are listed; a job has at most 32"):
+    with pytest.raises(RackError, match=r"x.yaml line 1, workers: 33 workers are listed; a job has at most 32"):
         rack_file.parse("workers:\n" + lines, "x.yaml")
     with pytest.raises(RackError, match=r"x.yaml line 1, workers: no worker is listed"):
         rack_file.parse("workers: {}\n", "x.yaml")
