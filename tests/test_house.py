@@ -16,6 +16,7 @@ MAY_IMPORT = {
     "controller": {"protos", "p4src"},
     "host_agent": {"protos", "p4src"},
     "softswitch": set[str](),
+    "bmv2_topologies": {"controller", "softswitch", "p4src"},
 }
 
 
