@@ -10,83 +10,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import ptf
 import ptf.testutils
-from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
 from ptf.base_tests import BaseTest
 from ptf.dataplane import DataPlane
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # PTF looks for modules in --test-dir alone
 
-from switchsum.controller import pipeline, programming
-from switchsum.controller.p4names import Group, Item, P4Names
-from switchsum.controller.pipeline import Build
+from switchsum.controller.p4names import Item
 from tests.protocol.cases import CASES, Bench, Case
-from tests.protocol.targets import PORTS, Outputs, P4RuntimeTarget
-
-DEFAULTS: dict[str, Any] = {
-    "address": None,
-    "device_id": 1,
-    "layout": "lanes",
-    "elements": 256,
-    "p4info": "",
-    "device_config": "",
-    "shortest_frame": 60,
-    "ports": PORTS,
-}
-
-
-class Parameters:
-    """--test-params, checked. Raises ValueError naming what is wrong."""
-
-    def __init__(self, given: dict[str, Any] | None) -> None:
-        values = {**DEFAULTS, **(given or {})}
-        unknown = sorted(set(values) - set(DEFAULTS))
-        if unknown:
-            raise ValueError(f"--test-params: {unknown[0]} is not known; there are {', '.join(DEFAULTS)}")
-        if not values["address"]:
-            raise ValueError("--test-params: give the switch's P4Runtime address, such as address='192.0.2.1:9559'")
-        if bool(values["p4info"]) != bool(values["device_config"]):
-            raise ValueError("--test-params: a program of your own needs both p4info='FILE' and device_config='FILE'")
-        self.address = str(values["address"])
-        self.device_id = int(values["device_id"])
-        self.shortest_frame_bytes = int(values["shortest_frame"])
-        self.port_numbers = {port: int(number) for port, number in zip(PORTS, values["ports"], strict=False)}
-        if len(set(self.port_numbers.values())) != len(PORTS):
-            raise ValueError(
-                f"--test-params: ports={values['ports']!r} must be {len(PORTS)} different numbers, such as {PORTS}"
-            )
-        self._files = values["p4info"], values["device_config"]
-        self._layout, self._elements = values["layout"], int(values["elements"])
-
-    def build(self) -> Build:
-        """Our compiled program, or that of another compiler from the same sources."""
-        if not self._files[0]:
-            return pipeline.load(self._layout, self._elements)
-        info, config = map(Path, self._files)
-        p4info = text_format.Parse(info.read_text(), p4info_pb2.P4Info(), allow_unknown_field=True)
-        names = P4Names(p4info)
-        programming.check_program(names)
-        return Build(info.name, self._elements, p4info, config.read_bytes(), 0, names)
-
-
-def renumbered(item: Item, number: dict[int, int]) -> Item:
-    """An entry or a group of the cases' ports, for a switch that calls port p number[p]."""
-    if isinstance(item, Group):
-        return Group(item.number, frozenset((number[port], instance) for port, instance in item.replicas))
-    if item.table == programming.WORKERS:
-        job, epoch, port, *sender = item.key
-        return replace(item, key=(job, epoch, number[port], *sender))
-    if item.table in (programming.LOSS_IN, programming.LOSS_OUT):
-        return replace(item, key=(number[item.key[0]],))
-    if item.action == programming.FORWARD:
-        return replace(item, params=(number[item.params[0]],))
-    return item
+from tests.protocol.ptf_parameters import Parameters, check_interfaces, renumbered
+from tests.protocol.targets import Outputs, P4RuntimeTarget
 
 
 class PtfTarget(P4RuntimeTarget):
@@ -122,10 +58,7 @@ _targets: list[PtfTarget] = []  # one, while the module's tests run
 
 def setUpModule() -> None:
     """Program the switch, once for all cases. Raises ValueError for parameters, SwitchError's family for the switch."""
-    given = {port for device, port in ptf.config["port_map"] if device == 0}
-    if not given >= set(PORTS):
-        needed = " ".join(f"--interface 0-{port}@NAME" for port in PORTS)
-        raise ValueError(f"ports {sorted(set(PORTS) - given)} have no interface; give {needed}")
+    check_interfaces(ptf.config["port_map"])
     _targets.append(PtfTarget(Parameters(ptf.testutils.TEST_PARAMS), ptf.dataplane_instance))
 
 
