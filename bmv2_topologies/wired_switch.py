@@ -30,7 +30,7 @@ _numbers = itertools.count()
 class WiredSwitch:
     """A running switch of one kind (see switch_process.KINDS) without a program. Context manager; close() removes everything.
 
-    `address`: of its P4Runtime server. `sockets`: switch port -> non-blocking AF_PACKET socket of the host at that port.
+    `address`: of its P4Runtime server; `namespace`: where its ports are. `sockets`: switch port -> non-blocking AF_PACKET socket of the host at that port.
     """
 
     def __init__(self, kind: str, ports: Iterable[int], *, bmv2: str = "", mtu: int = 1500, offload: bool = False) -> None:
@@ -41,7 +41,7 @@ class WiredSwitch:
         if problem := namespaces.what_is_missing():
             raise namespaces.NetworkError(f"a switch with veth ports needs a network namespace, but {problem}")
         self._folder = Path(tempfile.mkdtemp(prefix="switchsum-wired-"))
-        self._namespace = f"switchsum-wired-{os.getpid()}-{next(_numbers)}"
+        self.namespace = f"switchsum-wired-{os.getpid()}-{next(_numbers)}"
         self._switch: SwitchProcess | None = None
         self.kind = kind
         self.sockets: dict[int, socket.socket] = {}
@@ -52,18 +52,18 @@ class WiredSwitch:
             raise
 
     def _start(self, ports: list[int], mtu: int, bmv2: str, offload: bool) -> None:
-        namespaces.add(self._namespace)
+        namespaces.add(self.namespace)
         lines = []
         for port in ports:
             lines.append(f"link add host{port} type veth peer name port{port}")
             lines += [f"link set {end}{port} mtu {mtu} up" for end in ("host", "port")]
-        namespaces.ip(self._namespace, lines)
+        namespaces.ip(self.namespace, lines)
         for port in ports:
             for end in ("host", "port"):
-                namespaces.turn_off(self._namespace, f"{end}{port}", offloads_off(self.kind))
-        self.sockets = namespaces.inside(self._namespace, lambda: {port: _raw_socket(f"host{port}") for port in ports})
+                namespaces.turn_off(self.namespace, f"{end}{port}", offloads_off(self.kind))
+        self.sockets = namespaces.inside(self.namespace, lambda: {port: _raw_socket(f"host{port}") for port in ports})
         interfaces = {port: f"port{port}" for port in ports}
-        self._switch = SwitchProcess(self.kind, self._namespace, interfaces, self._folder, bmv2=bmv2, offload=offload)
+        self._switch = SwitchProcess(self.kind, self.namespace, interfaces, self._folder, bmv2=bmv2, offload=offload)
         self.address = self._switch.address
         self._switch.ready()
 
@@ -77,7 +77,7 @@ class WiredSwitch:
             raw.close()
         if self._switch is not None:
             self._switch.close()
-        namespaces.delete(self._namespace)
+        namespaces.delete(self.namespace)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> WiredSwitch:

@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
             tempfile.TemporaryDirectory(prefix="switchsum-ptf-") as folder,  # PTF writes its log and a capture beside itself
         ):
             command = ptf_command(switch, options.layout or LAYOUT[options.switch], options.elements, options.ptf)
-            inside = namespaces.command_inside(switch._namespace, command)
+            inside = namespaces.command_inside(switch.namespace, command)
             return subprocess.run(inside, cwd=folder, check=False).returncode
     except (namespaces.NetworkError, SwitchFailed) as error:
         print(f"PTF did not run: {error}", file=sys.stderr)
