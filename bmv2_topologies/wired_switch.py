@@ -30,7 +30,8 @@ _numbers = itertools.count()
 class WiredSwitch:
     """A running switch of one kind (see switch_process.KINDS) without a program. Context manager; close() removes everything.
 
-    `address`: of its P4Runtime server; `namespace`: where its ports are. `sockets`: switch port -> non-blocking AF_PACKET socket of the host at that port.
+    `address`: of its P4Runtime server. `namespace`: where its ports are. `sockets`: switch port -> non-blocking packet socket
+    of the host at that port.
     """
 
     def __init__(self, kind: str, ports: Iterable[int], *, bmv2: str = "", mtu: int = 1500, offload: bool = False) -> None:
