@@ -22,7 +22,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from switchsum.softswitch.octets import BYTES, INTS, WORDS, folded, put16, u16, word_sum
+from switchsum.softswitch.octets import BYTES, INTS, WORDS, copy, folded, put16, u16, word_sum
 
 if sys.byteorder != "little" or struct.calcsize("P") != 8:
     raise ImportError("the softswitch's UDP ports need a 64-bit little-endian machine")
@@ -195,8 +195,7 @@ def _receive(  # type: ignore[no-untyped-def]
                     lengths[count] = HEADER_BYTES + payload
                     _put_header(buffer, position, names, 16 * index, payload, switch_ip, service_port)
                     position += HEADER_BYTES
-                    for byte in range(payload):  # LLVM makes it a memcpy; numba compiles slices slowly
-                        buffer[position + byte] = datagrams[start + byte]
+                    copy(buffer, position, datagrams, start, payload)
                     position += payload
                     start += payload
                     count += 1

@@ -21,7 +21,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from switchsum.softswitch.octets import BYTES, INTS, WORDS, folded, put16, u16, word_sum
+from switchsum.softswitch.octets import BYTES, INTS, WORDS, copy, folded, put16, u16, word_sum
 
 MAX_FRAME_BYTES = 9014  # jumbo frames are the largest that hardware forwards: MTU 9000 and the Ethernet header
 MAX_SEGMENTS = 128  # UDP_MAX_SEGMENTS of Linux
@@ -122,10 +122,8 @@ def _cut(buffer, at, length, segment, position, ports, offsets, lengths, count, 
     for frame in range(frames):
         size = min(segment, payload - frame * segment)
         start = at + _HEADERS + frame * segment
-        for byte in range(_HEADERS):
-            buffer[position + byte] = buffer[at + byte]
-        for byte in range(size):
-            buffer[position + _HEADERS + byte] = buffer[start + byte]
+        copy(buffer, position, buffer, at, _HEADERS)
+        copy(buffer, position + _HEADERS, buffer, start, size)
         put16(buffer, position + 16, _IPV4 + _UDP + size)
         put16(buffer, position + 18, identification + frame)
         put16(buffer, position + 24, 0)
@@ -332,8 +330,7 @@ def _send(ports, offsets, lengths, buffer, descriptors, offload, counts):  # typ
             _put_native16(scratch, own + 6, _ETHERNET + _IPV4)
             _put_native16(scratch, own + 8, 6)
             head = own + _VNET
-            for byte in range(_HEADERS):
-                scratch[head + byte] = buffer[at + byte]
+            copy(scratch, head, buffer, at, _HEADERS)
             put16(scratch, head + 16, _IPV4 + _UDP + payload)
             put16(scratch, head + 24, 0)
             put16(scratch, head + 24, ~folded(word_sum(scratch, head + _ETHERNET, _IPV4)) & 0xFFFF)
