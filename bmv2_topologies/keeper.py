@@ -26,7 +26,7 @@ def start(file: Path, changes: Mapping[str, object], *, bmv2: str, offload: bool
     reader, writer = os.pipe()
     options = {"file": str(file.resolve()), "changes": dict(changes), "bmv2": bmv2, "offload": offload, "seed": seed}
     try:
-        subprocess.Popen(
+        keeper = subprocess.Popen(
             [sys.executable, "-m", "switchsum.bmv2_topologies.keeper", str(writer), json.dumps(options)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -37,8 +37,13 @@ def start(file: Path, changes: Mapping[str, object], *, bmv2: str, offload: bool
         )
     finally:
         os.close(writer)
-    with os.fdopen(reader) as answers:
-        status, _, sentence = answers.read().partition(" ")
+    try:
+        with os.fdopen(reader) as answers:
+            status, _, sentence = answers.read().partition(" ")
+    except BaseException:  # Ctrl-C does not reach the keeper, which is no child of the terminal
+        keeper.terminate()
+        keeper.wait()
+        raise
     if status != "ready":
         raise SwitchFailed(sentence or "the process that keeps the rack ended at its start")
 

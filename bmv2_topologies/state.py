@@ -89,9 +89,12 @@ class Record:
 
 def reserve(name: str) -> Path:
     """Make the folder of a rack that is coming up. Raises RackError when there is one of this name."""
-    FOLDER.mkdir(mode=0o755, exist_ok=True)
     try:
-        (FOLDER / name).mkdir()
+        while True:
+            FOLDER.mkdir(mode=0o755, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # whoever removed the last rack has just removed it again
+                (FOLDER / name).mkdir()
+                break
     except FileExistsError:
         record = find(name)
         if record is None or not record.kept:

@@ -50,11 +50,14 @@ def up(
     """Bring a rack up and leave it up, until `switchsum rack down`."""
     changes = {"kind": switch, "elements": elements, "loss": loss, "name": name}
     wanted = described(file, changes)
+    from rich.console import Console
+
     from switchsum.bmv2_topologies import keeper
     from switchsum.bmv2_topologies.switch_process import SwitchFailed
 
     try:
-        keeper.start(file, changes, bmv2=bmv2, offload=offload, seed=seed)
+        with Console(stderr=True).status(f"bringing rack {wanted.name} up ({wanted.kind})"):
+            keeper.start(file, changes, bmv2=bmv2, offload=offload, seed=seed)
     except SwitchFailed as error:
         raise CommandFailed(str(error)) from error
     _print_record(wanted.name)

@@ -311,3 +311,13 @@ def test_show_prints_the_rack_for_scripts() -> None:
     )
     assert (bad.returncode, bad.stderr.count("\n")) == (2, 1)
     assert bad.stderr.startswith("error: no-such.yaml: cannot be read: ")
+
+
+def test_an_interrupted_start_leaves_nothing(rack_name: RackName) -> None:
+    """Ctrl-C while `rack up` waits: the process that brings the rack up is not the terminal's, and must end all the same."""
+    process = rack_name.start("up", "{file}", "--name", "{name}")
+    eventually(rack_name.namespaces, "the rack is coming up")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "error: interrupted; everything that was started has been stopped\n")
+    rack_name.assert_nothing_is_left()
