@@ -47,8 +47,8 @@ MAX_QUEUED = 1024  # collectives in flight or waiting in the engine; the agent h
 INITIAL_RTO_NS = 50_000_000
 MIN_RTO_NS = 5_000_000  # scheduling noise of a busy host is of this order
 MAX_RTO_NS = 1_000_000_000
-REORDERING_FLOOR_NS = 500_000  # RACK's window is RTT/4, but not below what one batch of packets takes
-MOST_REORDERING = 4  # quarters of the RTT: the window never exceeds one (RFC 8985, section 6.2, step 4)
+REORDERING_FLOOR_NS = 500_000  # the window is not below what one batch of packets takes
+MOST_REORDERING = 4  # quarters of the timeout: the window never exceeds one (RFC 8985, section 6.2, step 4)
 RECOVERIES_PER_STEP = 16  # a widened window is kept for this many recoveries (same place), then made smaller by one step
 RETRIES_BEFORE_SILENCE = 3  # a switch counts as silent only after several unanswered questions
 
@@ -446,7 +446,9 @@ def tick(shared, slots, packets, outbox, now):
     if shared.active == 0:
         shared.next_timer = np.int64(0x7FFFFFFFFFFFFFFF)
         return
-    window = max(shared.reordering * shared.srtt // 4, REORDERING_FLOOR_NS)
+    # RFC 8985 takes quarters of the round trip alone; ours contains the wait for peers, whose spread is the larger part on a
+    # lossy rack.
+    window = max(shared.reordering * (shared.srtt + 4 * shared.rttvar) // 4, REORDERING_FLOOR_NS)
     oldest = -1
     for index in range(shared.slots):
         slot = slots[index]

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from switchsum.softswitch.octets import BYTES, INTS, WORDS, copy, folded, put16, u16, word_sum
+from switchsum.softswitch.sockets import PORT_NUMBERS, SocketOutlet, errno_location, poll, recvmmsg, sendmmsg
 
 if sys.byteorder != "little" or struct.calcsize("P") != 8:
     raise ImportError("the softswitch's UDP ports need a 64-bit little-endian machine")
@@ -36,7 +37,6 @@ BATCH_BYTES = BATCH_FRAMES * 1600
 MESSAGE_BYTES = 65536
 FRAME_CAPACITY = BATCH_FRAMES + MESSAGES * MAX_SEGMENTS
 BUFFER_BYTES = BATCH_BYTES + MESSAGES * (MESSAGE_BYTES + MAX_SEGMENTS * HEADER_BYTES)
-PORT_NUMBERS = 512  # v1model's ports have nine bits
 
 WOKEN = -1  # `Intake.receive` was woken up to end
 
@@ -84,11 +84,6 @@ _NOT_IPV4_UDP, _IP_OPTIONS = int(Count.DROPPED_NOT_IPV4_UDP), int(Count.DROPPED_
 _FRAGMENT, _NOT_LOOPBACK = int(Count.DROPPED_FRAGMENT), int(Count.DROPPED_NOT_LOOPBACK)
 _IP_CHECKSUM, _TRUNCATED = int(Count.DROPPED_IP_CHECKSUM), int(Count.DROPPED_TRUNCATED)
 _UDP_PORT_ZERO, _UDP_CHECKSUM = int(Count.DROPPED_UDP_PORT_ZERO), int(Count.DROPPED_UDP_CHECKSUM)
-
-_poll = nb.types.ExternalFunction("poll", nb.int32(nb.intp, nb.uint64, nb.int32))
-_recvmmsg = nb.types.ExternalFunction("recvmmsg", nb.int32(nb.int32, nb.intp, nb.uint32, nb.int32, nb.intp))
-_sendmmsg = nb.types.ExternalFunction("sendmmsg", nb.int32(nb.int32, nb.intp, nb.uint32, nb.int32))
-_errno_location = nb.types.ExternalFunction("__errno_location", nb.types.CPointer(nb.int32)())
 
 
 @nb.njit(nb.void(BYTES, nb.int64, BYTES, nb.int64, nb.int64, BYTES, nb.int64), cache=True, nogil=True)
@@ -149,7 +144,7 @@ def _receive(  # type: ignore[no-untyped-def]
     """
     for index in range(len(polls)):
         polls[index, 1] = _POLLIN
-    if _poll(polls.ctypes.data, len(polls), -1) < 0:
+    if poll(polls.ctypes.data, len(polls), -1) < 0:
         return 0  # a signal
     if polls[len(polls) - 1, 1] >> 16:
         return WOKEN
@@ -167,8 +162,8 @@ def _receive(  # type: ignore[no-untyped-def]
                 headers[8 * index + 1] = 16
                 headers[8 * index + 5] = _CMSG_BYTES
                 controls[3 * index] = 0
-            got = _recvmmsg(polls[port, 0], headers.ctypes.data, MESSAGES, _MSG_DONTWAIT, 0)
-            if got < 0 and _errno_location()[0] != _EAGAIN:
+            got = recvmmsg(polls[port, 0], headers.ctypes.data, MESSAGES, _MSG_DONTWAIT, 0)
+            if got < 0 and errno_location()[0] != _EAGAIN:
                 counts[_RECEIVE_ERRORS] += 1
             if got < MESSAGES:
                 polls[port, 1] = 0  # drained, as far as this batch is concerned
@@ -340,14 +335,14 @@ def _send(ports, offsets, lengths, buffer, descriptors, offload, counts):  # typ
         until = message + 1
         while until < messages and sockets[until] == sockets[message] and until - message < _SEND_MESSAGES:
             until += 1
-        done = _sendmmsg(sockets[message], headers.ctypes.data + 64 * message, until - message, _MSG_DONTWAIT)
+        done = sendmmsg(sockets[message], headers.ctypes.data + 64 * message, until - message, _MSG_DONTWAIT)
         for accepted in range(message, message + max(done, 0)):
             counts[_SENT_PACKETS] += headers[8 * accepted + 3]
             counts[_SENT_BYTES] += headers[8 * accepted + 7] & 0xFFFFFFFF
         if done > 0:
             message += done
             continue
-        error = _errno_location()[0]
+        error = errno_location()[0]
         if error == _EINTR:
             continue
         run = headers[8 * message + 3]
@@ -358,10 +353,10 @@ def _send(ports, offsets, lengths, buffer, descriptors, offload, counts):  # typ
                 headers[8 * message + 3] = 1
                 headers[8 * message + 4] = 0
                 headers[8 * message + 5] = 0
-                if _sendmmsg(sockets[message], headers.ctypes.data + 64 * message, 1, _MSG_DONTWAIT) == 1:
+                if sendmmsg(sockets[message], headers.ctypes.data + 64 * message, 1, _MSG_DONTWAIT) == 1:
                     counts[_SENT_PACKETS] += 1
                     counts[_SENT_BYTES] += headers[8 * message + 7] & 0xFFFFFFFF
-                elif _errno_location()[0] == _EAGAIN:
+                elif errno_location()[0] == _EAGAIN:
                     counts[_QUEUE_FULL] += 1
                 else:
                     counts[_SEND_ERRORS] += 1
@@ -428,31 +423,7 @@ class Intake:
         return int(_receive(*self._arguments))
 
 
-class Outlet:
-    """The sending side of all ports."""
+class Outlet(SocketOutlet):
+    """The sending side of all ports. `offload`: use UDP_SEGMENT as long as the kernel takes it."""
 
-    def __init__(self, sockets: Mapping[int, socket.socket], counts: npt.NDArray[np.int64], *, offload: bool = True) -> None:
-        """`sockets` by port number; `counts`: see Count; `offload`: use UDP_SEGMENT as long as the kernel takes it."""
-        self._descriptors = np.full(PORT_NUMBERS, -1, np.int32)
-        for number, opened in sockets.items():
-            self._descriptors[number] = opened.fileno()
-        self._counts = counts
-        self._offload = np.full(1, offload, np.int32)
-
-    def send(
-        self,
-        ports: npt.NDArray[np.int32],
-        offsets: npt.NDArray[np.int64],
-        lengths: npt.NDArray[np.int32],
-        buffer: npt.NDArray[np.uint8],
-    ) -> None:
-        """Send the payloads of the frames buffer[offsets[i]:][:lengths[i]], each from the socket of its ports[i]."""
-        _send(
-            np.ascontiguousarray(ports, np.int32),
-            np.ascontiguousarray(offsets, np.int64),
-            np.ascontiguousarray(lengths, np.int32),
-            buffer,
-            self._descriptors,
-            self._offload,
-            self._counts,
-        )
+    _native = staticmethod(_send)

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from switchsum.softswitch.octets import BYTES, INTS, WORDS, copy, folded, put16, u16, word_sum
+from switchsum.softswitch.sockets import PORT_NUMBERS, SocketOutlet, errno_location, poll, recvmmsg, sendmmsg
 
 MAX_FRAME_BYTES = 9014  # jumbo frames are the largest that hardware forwards: MTU 9000 and the Ethernet header
 MAX_SEGMENTS = 128  # UDP_MAX_SEGMENTS of Linux
@@ -30,7 +31,6 @@ TURN = 16  # of them from one interface, before the next one has its turn
 MESSAGE_BYTES = 65536 + 64
 _STRIDE = MESSAGE_BYTES + 1344  # an odd number of cache lines, so that the messages' first bytes do not share a cache set
 FRAME_CAPACITY = MESSAGES * MAX_SEGMENTS
-PORT_NUMBERS = 512  # v1model's ports have nine bits
 
 WOKEN = -1  # `Intake.receive` was woken up to end
 
@@ -77,11 +77,6 @@ _RECEIVE_ERRORS, _SEND_ERRORS = int(Count.RECEIVE_ERRORS), int(Count.SEND_ERRORS
 _OVERSIZED, _QUEUE_FULL = int(Count.DROPPED_OVERSIZED), int(Count.DROPPED_QUEUE_FULL)
 _UNKNOWN_PORT, _VLAN = int(Count.DROPPED_UNKNOWN_PORT), int(Count.DROPPED_VLAN)
 _SEGMENTATION, _SHORT_FRAME = int(Count.DROPPED_SEGMENTATION), int(Count.DROPPED_SHORT_FRAME)
-
-_poll = nb.types.ExternalFunction("poll", nb.int32(nb.intp, nb.uint64, nb.int32))
-_recvmmsg = nb.types.ExternalFunction("recvmmsg", nb.int32(nb.int32, nb.intp, nb.uint32, nb.int32, nb.intp))
-_sendmmsg = nb.types.ExternalFunction("sendmmsg", nb.int32(nb.int32, nb.intp, nb.uint32, nb.int32))
-_errno_location = nb.types.ExternalFunction("__errno_location", nb.types.CPointer(nb.int32)())
 
 
 @nb.njit(nb.int64(BYTES, nb.int64), cache=True, nogil=True)
@@ -165,7 +160,7 @@ def _receive(polls, numbers, controls, headers, buffer, ports, offsets, lengths,
     """
     for index in range(len(polls)):
         polls[index, 1] = _POLLIN
-    if _poll(polls.ctypes.data, len(polls), -1) < 0:
+    if poll(polls.ctypes.data, len(polls), -1) < 0:
         return 0  # a signal
     if polls[len(polls) - 1, 1] >> 16:
         return WOKEN
@@ -182,9 +177,9 @@ def _receive(polls, numbers, controls, headers, buffer, ports, offsets, lengths,
             for index in range(used, used + wanted):
                 headers[8 * index + 5] = _CMSG_BYTES
                 controls[5 * index] = 0
-            got = _recvmmsg(polls[port, 0], headers.ctypes.data + 64 * used, wanted, _MSG_DONTWAIT, 0)
+            got = recvmmsg(polls[port, 0], headers.ctypes.data + 64 * used, wanted, _MSG_DONTWAIT, 0)
             if got < 0:
-                if _errno_location()[0] not in (_EAGAIN, _EINTR):
+                if errno_location()[0] not in (_EAGAIN, _EINTR):
                     counts[_RECEIVE_ERRORS] += 1
                 got = 0
             if got < wanted:
@@ -248,7 +243,7 @@ def _same_flow(buffer, at, other, length):  # type: ignore[no-untyped-def]
         INTS,  # lengths
         BYTES,  # buffer
         INTS,  # descriptors
-        nb.int64,  # offload
+        INTS,  # offload
         WORDS,  # counts
     ),
     cache=True,
@@ -257,7 +252,7 @@ def _same_flow(buffer, at, other, length):  # type: ignore[no-untyped-def]
 def _send(ports, offsets, lengths, buffer, descriptors, offload, counts):  # type: ignore[no-untyped-def]
     """Send the frames buffer[offsets[i]:][:lengths[i]] from the sockets of ports[i], each port's frames in their order.
 
-    descriptors[PORT_NUMBERS]: the socket of each port, -1 where there is none. With `offload`, datagrams of one flow and
+    descriptors[PORT_NUMBERS]: the socket of each port, -1 where there is none. With offload[0] not 0, datagrams of one flow and
     length that follow each other on a port travel as one run, for the receiving host to take whole (UDP_GRO) or cut apart.
     """
     total = len(ports)
@@ -296,7 +291,7 @@ def _send(ports, offsets, lengths, buffer, descriptors, offload, counts):  # typ
         at = offsets[first]
         length = lengths[first]
         run = 1
-        if offload and _is_ipv4_udp(buffer, at, length) and u16(buffer, at + 40) == 0 and length > _HEADERS:
+        if offload[0] != 0 and _is_ipv4_udp(buffer, at, length) and u16(buffer, at + 40) == 0 and length > _HEADERS:
             limit = min(_SEND_SEGMENTS, _SEND_BYTES // (length - _HEADERS))
             while run < limit and place + run < kept:
                 following = order[place + run]
@@ -347,14 +342,14 @@ def _send(ports, offsets, lengths, buffer, descriptors, offload, counts):  # typ
         until = message + 1
         while until < messages and sockets[until] == sockets[message] and until - message < _SEND_MESSAGES:
             until += 1
-        done = _sendmmsg(sockets[message], headers.ctypes.data + 64 * message, until - message, _MSG_DONTWAIT)
+        done = sendmmsg(sockets[message], headers.ctypes.data + 64 * message, until - message, _MSG_DONTWAIT)
         for accepted in range(message, message + max(done, 0)):
             counts[_SENT_PACKETS] += packets[accepted]
             counts[_SENT_BYTES] += (headers[8 * accepted + 7] & 0xFFFFFFFF) - _VNET
         if done > 0:
             message += done
             continue
-        error = _errno_location()[0]
+        error = errno_location()[0]
         if error == _EINTR:
             continue
         reason = _SEND_ERRORS
@@ -408,31 +403,7 @@ class Intake:
         return int(_receive(*self._arguments))
 
 
-class Outlet:
-    """The sending side of all interfaces."""
+class Outlet(SocketOutlet):
+    """The sending side of all interfaces. `offload`: send runs of datagrams as one."""
 
-    def __init__(self, sockets: Mapping[int, socket.socket], counts: npt.NDArray[np.int64], *, offload: bool = True) -> None:
-        """`sockets` by port number; `counts`: see Count; `offload`: send runs of datagrams as one."""
-        self._descriptors = np.full(PORT_NUMBERS, -1, np.int32)
-        for number, opened in sockets.items():
-            self._descriptors[number] = opened.fileno()
-        self._counts = counts
-        self._offload = offload
-
-    def send(
-        self,
-        ports: npt.NDArray[np.int32],
-        offsets: npt.NDArray[np.int64],
-        lengths: npt.NDArray[np.int32],
-        buffer: npt.NDArray[np.uint8],
-    ) -> None:
-        """Send the frames buffer[offsets[i]:][:lengths[i]], each on the interface of its ports[i]."""
-        _send(
-            np.ascontiguousarray(ports, np.int32),
-            np.ascontiguousarray(offsets, np.int64),
-            np.ascontiguousarray(lengths, np.int32),
-            buffer,
-            self._descriptors,
-            int(self._offload),
-            self._counts,
-        )
+    _native = staticmethod(_send)

@@ -1,0 +1,48 @@
+"""What both kinds of ports do with sockets: the system calls, for compiled code, and the frame of the sending side."""
+
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+PORT_NUMBERS = 512  # v1model's ports have nine bits
+
+poll = nb.types.ExternalFunction("poll", nb.int32(nb.intp, nb.uint64, nb.int32))
+recvmmsg = nb.types.ExternalFunction("recvmmsg", nb.int32(nb.int32, nb.intp, nb.uint32, nb.int32, nb.intp))
+sendmmsg = nb.types.ExternalFunction("sendmmsg", nb.int32(nb.int32, nb.intp, nb.uint32, nb.int32))
+errno_location = nb.types.ExternalFunction("__errno_location", nb.types.CPointer(nb.int32)())
+
+
+class SocketOutlet:
+    """The sending side of all ports of a switch; the subclass has the compiled code."""
+
+    _native: Callable[..., Any]  # (ports, offsets, lengths, buffer, descriptors by port number, offload[1], counts)
+
+    def __init__(self, sockets: Mapping[int, socket.socket], counts: npt.NDArray[np.int64], *, offload: bool = True) -> None:
+        """`sockets` by port number; `counts`: the module's Count."""
+        self._descriptors = np.full(PORT_NUMBERS, -1, np.int32)
+        for number, opened in sockets.items():
+            self._descriptors[number] = opened.fileno()
+        self._counts = counts
+        self._offload = np.full(1, offload, np.int32)
+
+    def send(
+        self,
+        ports: npt.NDArray[np.int32],
+        offsets: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int32],
+        buffer: npt.NDArray[np.uint8],
+    ) -> None:
+        """Send the frames buffer[offsets[i]:][:lengths[i]], each from the socket of its ports[i]."""
+        self._native(
+            np.ascontiguousarray(ports, np.int32),
+            np.ascontiguousarray(offsets, np.int64),
+            np.ascontiguousarray(lengths, np.int32),
+            buffer,
+            self._descriptors,
+            self._offload,
+            self._counts,
+        )
