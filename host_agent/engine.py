@@ -16,8 +16,9 @@ The last round of a chunk carries the proposal for the slot's next one, so that 
 queued it yet (its NONE is the largest code, so all ranks learn it). All ranks see the same maxima and so take the same path.
 
 Loss: a slot resends the same bytes when slots sent later have been answered for longer than the reordering window (RFC 8985,
-RACK; the window grows while the switch says that such resends were not needed). A round trip is from the first sending to the
-sum, also where that waited for a peer, as long as it is known that the first packet had arrived. When nothing is answered for
+RACK; the window grows while the switch says that such resends were not needed: by a STATUS that lists this rank, or by a
+stored sum that had come already). What counts as a round trip is the network's alone, without the wait for ranks that still
+compute or repair: else patience would grow with every loss, and the next loss would wait longer. When nothing is answered for
 a retransmission timeout (RFC 6298: one timer, restarted by each answer, doubled up to a cap), the oldest slot alone is
 resent: its answer shows whether the rest was lost, and then brings it back by the first rule. A resend asks the switch for
 the row's state, so that silence (a dead switch) is told from waiting (a peer that has not come yet: a step's first sum waits
@@ -48,7 +49,7 @@ INITIAL_RTO_NS = 50_000_000
 MIN_RTO_NS = 5_000_000  # scheduling noise of a busy host is of this order
 MAX_RTO_NS = 1_000_000_000
 REORDERING_FLOOR_NS = 500_000  # the window is not below what one batch of packets takes
-MOST_REORDERING = 4  # quarters of the timeout: the window never exceeds one (RFC 8985, section 6.2, step 4)
+MOST_REORDERING = 4  # quarters of the RTT: the window never exceeds one (RFC 8985, section 6.2, step 4)
 RECOVERIES_PER_STEP = 16  # a widened window is kept for this many recoveries (same place), then made smaller by one step
 RETRIES_BEFORE_SILENCE = 3  # a switch counts as silent only after several unanswered questions
 
@@ -99,7 +100,7 @@ SHARED_DTYPE = np.dtype(
 SLOT_DTYPE = np.dtype(
     [
         ("phase", "i8"), ("chunk", "i8"), ("collective", "i8"), ("state", "i8"), ("part", "i8"), ("code", "i8"),
-        ("special", "i8"), ("first_sent_at", "i8"), ("sent_at", "i8"), ("resent", "i8"), ("length", "i8"), ("queued", "i8"),
+        ("special", "i8"), ("sent_at", "i8"), ("resent", "i8"), ("length", "i8"), ("queued", "i8"),
         ("present", "i8"), ("early", "i8"),
     ]
 )  # fmt: skip
@@ -254,7 +255,6 @@ def _begin_round(shared, index, slots, collectives, packets, outbox, state, part
     slot.resent = 0
     slot.present = 0
     slot.early = 0
-    slot.first_sent_at = now
     slot.length = HEADER_BYTES if kind == wire.PROPOSAL else HEADER_BYTES + 4 * shared.elements
     tag = _round_tag(collective.tag, state, part)
     wire.write_header(words, kind, shared.job, shared.epoch, index, exponent, slot.phase, tag, shared.worker, 0)
@@ -353,12 +353,19 @@ def receive(shared, slots, collectives, packets, kept, outbox, finished, words, 
     slot = slots[index]
     if slot.state == IDLE or np.int64(swap32(words[3])) != slot.phase:
         shared.stale += 1
+        # The stored sum, for a phase whose sum has come already: the resend that asked for it was needless. (TCP has DSACK.)
+        if kind == wire.RESULT and (swap32(words[5]) >> 16) & _REPAIR:
+            _widen(shared, now)
         return
     tag = np.int64(swap32(words[4]))
     if kind == wire.STATUS:
         slot.present = tag
         if slot.resent == 1:  # the switch answers at once, whoever else is late: the purest sample of the way there and back
             _measure(shared, now - slot.sent_at)
+        # What was sent before and has no answer is lost then, or waits for peers as this one does. (An answer that comes sooner
+        # belongs to an earlier copy.)
+        if now - slot.sent_at >= shared.srtt // 2:
+            shared.newest_answered = max(shared.newest_answered, slot.sent_at)
         if slot.early:
             _widen(shared, now)
         return
@@ -379,19 +386,16 @@ def receive(shared, slots, collectives, packets, kept, outbox, finished, words, 
     shared.restarted_at = now
     shared.backoff = 0
     shared.newest_answered = max(shared.newest_answered, slot.sent_at)
-    repaired = (swap32(words[5]) >> 16) & _REPAIR
-    if repaired:
+    if (swap32(words[5]) >> 16) & _REPAIR:  # the sum had been lost; of other resends it is not known that they were needed
         shared.repairs_received += 1
-    held = (slot.present >> shared.worker) & 1
-    if slot.resent > 0 and (repaired or not held):  # it was needed
         shared.recoveries += 1
         if shared.recoveries >= RECOVERIES_PER_STEP:
             shared.reordering = max(shared.reordering - 1, 1)
             shared.recoveries = 0
-    # Karn: an answer to a resent packet says nothing about the round trip, unless it is known that the first one had arrived.
-    # Without those, only rounds in which nobody was late would count, and what is called late would shrink with every loss.
-    if not repaired and (slot.resent == 0 or held):
-        _measure(shared, now - slot.first_sent_at)
+    # Only what measures the network: not the answer to a resend, which may belong to either copy (Karn), and not a proposal,
+    # which waits for whoever still computes. Other rounds follow an answer, and so begin on all ranks at once.
+    if state != PROPOSE and slot.resent == 0:
+        _measure(shared, now - slot.sent_at)
 
     lanes = words[HEADER_WORDS:]
     start, count = _span(shared, collective, slot.chunk)
@@ -446,9 +450,7 @@ def tick(shared, slots, packets, outbox, now):
     if shared.active == 0:
         shared.next_timer = np.int64(0x7FFFFFFFFFFFFFFF)
         return
-    # RFC 8985 takes quarters of the round trip alone; ours contains the wait for peers, whose spread is the larger part on a
-    # lossy rack.
-    window = max(shared.reordering * (shared.srtt + 4 * shared.rttvar) // 4, REORDERING_FLOOR_NS)
+    window = max(shared.reordering * shared.srtt // 4, REORDERING_FLOOR_NS)
     oldest = -1
     for index in range(shared.slots):
         slot = slots[index]

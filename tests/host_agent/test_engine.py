@@ -192,8 +192,9 @@ def test_a_timeout_resends_the_oldest_packet_alone() -> None:
 
 def test_round_trips_set_the_timeout_as_rfc_6298_says() -> None:
     engine = make(slots=1)
-    submit(engine, tensor(3))
-    now = 0
+    submit(engine, tensor(4))
+    now = MS
+    engine.receive(answer(engine.datagrams_to_send()[0]), now)  # a proposal, which is no sample
     srtt = rttvar = 0
     for sample in (8 * MS, 12 * MS, 4 * MS):
         [datagram] = engine.datagrams_to_send()
@@ -295,23 +296,42 @@ def test_needless_repairs_widen_the_reordering_window() -> None:
     assert shared.reordering == 3
 
 
-def test_rounds_that_waited_for_a_peer_count_as_round_trips() -> None:
-    """Of the rounds with a resend, those whose first packet had arrived are samples from that packet on.
+def test_waiting_for_ranks_that_still_compute_is_no_round_trip() -> None:
+    """A proposal is answered when the slowest rank has come: after 900 ms here. What follows begins on all ranks at once."""
+    engine = make(slots=1, world_size=2)
+    submit(engine, tensor(2))
+    [proposal] = engine.datagrams_to_send()
+    engine.receive(answer(proposal), 900 * MS)
+    assert engine.state[0][0].srtt == 0
+    [values] = engine.datagrams_to_send()
+    engine.receive(answer(values), 902 * MS)
+    assert engine.state[0][0].srtt == 2 * MS
 
-    Without them, only the quickest rounds of a lossy rack would count, the window would shrink below what peers differ by, and
-    most packets would be resent."""
+
+def test_waiting_for_a_peers_repair_is_no_round_trip() -> None:
+    """Else patience would grow with every loss, and the next loss would wait longer."""
     engine = make(slots=2, world_size=2)
     submit(engine, tensor(2000))
     _, other = engine.datagrams_to_send()
     resent, other, now = early_repair(engine, other, 0)
-    shared = engine.state[0][0]
-    engine.receive(
-        answer(resent, type=PacketType.STATUS, tag=0b01), now + MS
-    )  # the switch answers at once: 1 ms there and back
-    srtt, rttvar = int(shared.srtt), int(shared.rttvar)
+    engine.receive(answer(resent, type=PacketType.STATUS, tag=0b01), now + MS)
+    srtt = int(engine.state[0][0].srtt)
     engine.receive(answer(resent), now + 80 * MS)
-    assert int(shared.srtt) == srtt + (now + 80 * MS - srtt) // 8
-    assert int(shared.rttvar) == rttvar + (abs(srtt - (now + 80 * MS)) - rttvar) // 4
+    assert int(engine.state[0][0].srtt) == srtt
+
+
+def test_a_status_shows_what_was_lost_before_it() -> None:
+    """Two slots wait; the probe of one is answered, so the other, sent long before, is lost and need not wait for a probe."""
+    engine = make(slots=2, world_size=2)
+    submit(engine, tensor(2))
+    assert len(engine.datagrams_to_send()) == 2
+    engine.tick(INITIAL_RTO_NS)
+    [probe] = engine.datagrams_to_send()
+    engine.receive(answer(probe, type=PacketType.STATUS, tag=0b01), INITIAL_RTO_NS + 2 * MS)
+    engine.tick(INITIAL_RTO_NS + 2 * MS)
+    [repaired] = engine.datagrams_to_send()
+    assert {int(header(probe)["slot"]), int(header(repaired)["slot"])} == {0, 1}
+    assert engine.counters()["timeouts"] == 1
 
 
 def test_a_status_is_a_round_trip_of_the_resent_packet() -> None:
@@ -324,9 +344,10 @@ def test_a_status_is_a_round_trip_of_the_resent_packet() -> None:
     assert int(engine.state[0][0].srtt) == srtt + (9 * MS - srtt) // 8
 
 
-@pytest.mark.parametrize("needed", [True, False])
-def test_only_needed_repairs_narrow_the_window_again(needed: bool) -> None:
-    """RFC 8985, section 6.2: sixteen losses that a repair found make the window one step smaller; needless repairs never do."""
+@pytest.mark.parametrize("flags", [0, Flag.REPAIR])
+def test_only_lost_sums_narrow_the_window_again(flags: int) -> None:
+    """RFC 8985, section 6.2: sixteen losses that a repair found make the window one step smaller. A sum that just comes after a
+    resend may have come without it."""
     engine = make(slots=2, world_size=2)
     submit(engine, tensor(4000))
     _, other = engine.datagrams_to_send()
@@ -335,11 +356,24 @@ def test_only_needed_repairs_narrow_the_window_again(needed: bool) -> None:
     now = 0
     for _ in range(engine_module.RECOVERIES_PER_STEP):
         resent, other, now = early_repair(engine, other, now, 4 * MS)
-        if not needed:
-            engine.receive(answer(resent, type=PacketType.STATUS, tag=0b01), now)
-        engine.receive(answer(resent), now)
+        engine.receive(answer(resent, flags=flags), now)
         assert [d for d in engine.datagrams_to_send() if header(d)["slot"] == 0]
-    assert shared.reordering == (3 if needed else 4)
+    assert shared.reordering == (3 if flags else 4)
+
+
+def test_a_stored_sum_that_had_come_already_widens_the_window() -> None:
+    """As DSACK does for TCP: the sum came by itself, and then once more because the resend asked for it."""
+    engine = make(slots=2, world_size=2)
+    submit(engine, tensor(2000))
+    _, other = engine.datagrams_to_send()
+    resent, other, now = early_repair(engine, other, 0)
+    engine.receive(answer(resent), now)
+    shared = engine.state[0][0]
+    before = int(shared.reordering)
+    engine.receive(answer(resent, flags=0), now + MS)
+    assert int(shared.reordering) == before
+    engine.receive(answer(resent, type=PacketType.RESULT, flags=Flag.REPAIR) + bytes(4 * 64), now + 20 * MS)
+    assert int(shared.reordering) == before + 1
 
 
 def test_each_question_about_a_row_that_has_our_packet_waits_longer() -> None:
