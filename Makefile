@@ -54,6 +54,7 @@ test-bmv2: $(STAMP)
 	$(BIN)/python -m pytest -q -m bmv2 tests
 
 # The conformance cases under p4lang's PTF, on veth pairs (needs root): make test-ptf, make test-ptf SWITCH=bmv2
+# (which it finds on PATH or in SWITCHSUM_BMV2)
 test-ptf: $(STAMP)
 	$(BIN)/python -m tests.protocol.run_ptf --switch $(SWITCH)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from switchsum.bmv2_topologies import namespaces
 from switchsum.bmv2_topologies.rack import namespace_of
-from switchsum.bmv2_topologies.switch_process import die_with_starter, end
+from switchsum.bmv2_topologies.switch_process import die_with_starter, end, how_it_ended
 
 _PATIENCE_S = 10.0
 _BUFFER_KIB = 16384  # holds a second of 100 Mbit/s while the disk is busy
@@ -20,7 +20,8 @@ _QUIET_S = 0.3  # how long no file may grow before the captures count as complet
 
 
 class Captures:
-    """tcpdump on every port of the switch, while the context lasts. `dropped`: packets that it missed, by file, afterwards."""
+    """tcpdump on every port of the switch, while the context lasts. Afterwards `packets` has their number by file, and
+    `failures` what is missing, as sentences."""
 
     def __init__(self, rack: Mapping[str, Any], folder: Path) -> None:
         """`rack`: RackFile.as_json(). Files are folder/HOST.pcap. Raises NetworkError when tcpdump is missing or refuses."""
@@ -31,7 +32,8 @@ class Captures:
         self._namespace = namespace_of(rack["name"], rack["switch"]["name"])
         hosts = [*rack["workers"], rack["controller"]]
         self.files = {host["port"]: (folder / f"{host['name']}.pcap").resolve() for host in hosts}
-        self.dropped: dict[Path, int] = {}
+        self.failures: list[str] = []
+        self.packets: dict[Path, int] = {}
         self._processes: dict[Path, subprocess.Popen[bytes]] = {}
         self._logs = {path: path.with_suffix(".tcpdump.log") for path in self.files.values()}
 
@@ -81,11 +83,22 @@ class Captures:
             time.sleep(0.02)
 
     def _stop(self) -> None:
+        early = {path: status for path, process in self._processes.items() if (status := process.poll()) is not None}
         end(list(self._processes.values()))
         for path in self._processes:
             said = self._logs[path].read_text(errors="replace")
-            if match := re.search(r"(\d+) packets? dropped by kernel", said):
-                self.dropped[path] = int(match[1])
+            match = re.search(r"(\d+) packets? dropped by kernel", said)
+            if captured := re.search(r"(\d+) packets? captured", said):
+                self.packets[path] = int(captured[1])
+            if path in early:
+                told = said.strip().splitlines()[-1:] or ["it printed nothing"]
+                self.failures.append(f"{path} is incomplete: tcpdump {how_it_ended(early[path])} too early: {told[0]}")
+            elif match is None:
+                self.failures.append(
+                    f"{path} may be incomplete: tcpdump did not say how many packets it missed: {said.strip()}"
+                )
+            elif int(match[1]):
+                self.failures.append(f"{path} lacks {match[1]} packets, for which tcpdump was too slow")
             self._logs[path].unlink()
 
     def __exit__(self, *_: object) -> None:

@@ -6,6 +6,7 @@ keeper was killed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -29,9 +30,8 @@ class Janitor:
 
     def dismiss(self) -> None:
         """All is removed."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(b"done\n")
-        self._process.stdin.close()
+        with contextlib.suppress(OSError):  # somebody killed it
+            self._process.communicate(b"done\n")
         self._process.wait()
 
 

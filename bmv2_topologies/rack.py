@@ -19,7 +19,7 @@ from types import TracebackType
 
 from switchsum.bmv2_topologies import namespaces, state
 from switchsum.bmv2_topologies.janitor import Janitor
-from switchsum.bmv2_topologies.rack_file import CONTROLLER, PREFIX_LENGTH, Link, RackFile, mac_of
+from switchsum.bmv2_topologies.rack_file import CONTROLLER, PREFIX_LENGTH, Link, RackError, RackFile, mac_of
 from switchsum.bmv2_topologies.state import Process, Record
 from switchsum.bmv2_topologies.switch_process import (
     SwitchFailed,
@@ -52,11 +52,12 @@ class Rack:
         self.folder = state.reserve(rack.name)
         self._janitor = Janitor(rack.name)
         hosts = [*(worker.name for worker in rack.workers), CONTROLLER]
+        names = [namespace_of(rack.name, host) for host in (rack.switch_name, *hosts)]
         self.record = Record(
             name=rack.name,
             rack=rack.as_json(),
             file=source,
-            namespaces=[namespace_of(rack.name, host) for host in (rack.switch_name, *hosts)],
+            namespaces=[],
             owner=Process.of(os.getpid()),
             parts={},
             offload=offload,
@@ -64,6 +65,11 @@ class Rack:
         self._switch: SwitchProcess | None = None
         self._controller: subprocess.Popen[bytes] | None = None
         try:
+            if taken := sorted(set(names) & set(namespaces.names())):
+                raise RackError(
+                    f"network namespace {taken[0]} exists already and is nobody's; remove it (`ip netns del {taken[0]}`)"
+                )
+            self.record.namespaces = names
             self.record.save()
             self._cable()
             self._start()
@@ -193,4 +199,4 @@ class Rack:
 
 def namespace_of(rack: str, host: str) -> str:
     """The network namespace of a host, or of the switch."""
-    return f"switchsum-{rack}-{host}"
+    return f"switchsum.{rack}.{host}"  # neither name can contain a dot, so no two racks share one

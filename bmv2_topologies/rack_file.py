@@ -34,10 +34,11 @@ PREFIX_LENGTH = 24
 
 _NETWORK = IPv4Network("10.83.0.0/24")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,19}")
-_RATE = re.compile(r"(\d+(?:\.\d+)?) *([kmg]?)bit(?:/s)?", re.IGNORECASE)
-_BYTES = re.compile(r"(\d+(?:\.\d+)?) *(|k|ki|m|mi)b", re.IGNORECASE)
+_RATE = re.compile(r"(\d+(?:\.\d+)?) *([kmg]?)bit(?:/s)?", re.IGNORECASE | re.ASCII)
+_BYTES = re.compile(r"(\d+(?:\.\d+)?) *(|k|ki|m|mi)b", re.IGNORECASE | re.ASCII)
 _UNITS = {"": 1, "k": 1000, "m": 10**6, "g": 10**9, "ki": 1024, "mi": 1 << 20}
 _LEAST_RATE, _GREATEST_RATE = 10_000, 100 * 10**9
+_GREATEST_BURST = 1 << 30
 _ETHERNET = 14
 _LEAST_MTU, _GREATEST_MTU = 576, 9000  # RFC 791's least datagram; what the softswitch and hardware forward
 
@@ -255,7 +256,7 @@ def _switch(place: Place) -> tuple[str, str, int]:
     kind = fields["kind"].text() if "kind" in fields else "softswitch"
     if kind not in KINDS:
         fields["kind"].fail(f"{kind!r} is no kind of switch; write {' or '.join(KINDS)}")
-    elements = fields["elements"].convert(int, "a number") if "elements" in fields else DEFAULT_ELEMENTS
+    elements = fields["elements"].convert(_whole, "a number") if "elements" in fields else DEFAULT_ELEMENTS
     if elements not in ELEMENT_CHOICES:
         fields["elements"].fail(f"{elements} elements a packet are not compiled; write {_listed(ELEMENT_CHOICES)}")
     return name, kind, elements
@@ -265,8 +266,9 @@ def _worker(
     name: str, place: Place, before: list[Worker], switch: str, network: IPv4Network, link: Link, loss: Loss, elements: int
 ) -> Worker:
     _check_name(name, place)
-    if name in (CONTROLLER, switch):
-        place.fail(f"{name} is the {'controller' if name == CONTROLLER else 'switch'}'s name; choose another")
+    if name in (CONTROLLER, switch, "localhost"):
+        whose = {CONTROLLER: "the controller's", "localhost": "every host's own"}.get(name, "the switch's")
+        place.fail(f"{name} is {whose} name; choose another")
     fields = place.fields({"address", "link", "loss"}, required={"address"})
     address = fields["address"].convert(_address, "an IPv4 address such as 10.83.0.11")
     if address not in network or address in (network[0], network[-1]):
@@ -292,7 +294,7 @@ def _link(place: Place, default: Link, elements: int) -> Link:
         if not _LEAST_RATE <= rate <= _GREATEST_RATE:
             fields["rate"].fail(f"{fields['rate'].text()} is out of range: 10 kbit/s to 100 Gbit/s")
     if "mtu" in fields:
-        mtu = fields["mtu"].convert(int, "a number of bytes, such as 1500")
+        mtu = fields["mtu"].convert(_whole, "a number of bytes, such as 1500")
         if not _LEAST_MTU <= mtu <= _GREATEST_MTU:
             fields["mtu"].fail(f"{mtu} is out of range: {_LEAST_MTU} to {_GREATEST_MTU}")
         if mtu < packet_bytes(elements):
@@ -301,6 +303,8 @@ def _link(place: Place, default: Link, elements: int) -> Link:
         if rate is None:
             fields["burst"].fail("a link without `rate` is not shaped, so `burst` means nothing")
         burst = fields["burst"].convert(_bytes, _BYTES_FORM)
+        if burst > _GREATEST_BURST:
+            fields["burst"].fail(f"{fields['burst'].text()} is more than tc can take; write at most 1024 MiB")
         if burst < mtu + _ETHERNET:
             fields["burst"].fail(f"{burst} bytes is less than one frame of {mtu + _ETHERNET}: nothing would get through")
     return Link(rate, burst, mtu)
@@ -325,9 +329,17 @@ def _address(text: str) -> IPv4Address:
 
 def _network(text: str) -> IPv4Network:
     network = IPv4Network(text)
-    if network.prefixlen != PREFIX_LENGTH or network.is_multicast:
+    if network.prefixlen != PREFIX_LENGTH or network.is_multicast or network.is_loopback or network.is_reserved:
+        raise ValueError(text)
+    if network[0].packed[0] == 0:  # RFC 1122: "this network"
         raise ValueError(text)
     return network
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError(text)
+    return int(text)
 
 
 def _rate(text: str) -> int:

@@ -9,10 +9,12 @@ import signal
 import socket
 import subprocess
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from switchsum.bmv2_topologies import namespaces, state
@@ -25,10 +27,13 @@ MASTER_PORT = 29500  # torchrun's
 GRACE_S = 15.0
 _LOOK_S = 0.2  # how often the rest of the rack is looked at
 _READ_BYTES = 65536
+_DRAIN_S = 5.0  # for output that is there when the last worker has ended
+_MARK = "SWITCHSUM_RACK_RUN"  # environment variable by which we know our processes
 _CLONE_NEWUTS = 0x04000000
 _libc = ctypes.CDLL(None)
 
 Show = Callable[[str, str], None]  # worker's name, a line that it printed
+Tell = Callable[[str], None]  # a sentence about a failure, as soon as it is known
 
 
 @dataclass(eq=False)
@@ -65,16 +70,19 @@ def _become_host(name: str) -> None:
         socket.sethostname(name)
 
 
+def _show_line(show: Show, run: _Run, line: bytes) -> None:
+    show(run.name, line.decode(errors="replace").rstrip("\r"))
+
+
 class Workers:
     """The command at work. As a context manager it leaves no process behind, grandchildren included. Main thread only."""
 
     def __init__(self, rack: Mapping[str, Any], command: Sequence[str]) -> None:
         """Start `command` in every worker. Raises NetworkError when it cannot be run at all."""
         self._rack = rack
+        self._mark = uuid.uuid4().hex
         self._selector = selectors.DefaultSelector()
         self._runs: list[_Run] = []
-        self.failures: list[str] = []  # sentences, in the order of events
-        self.status = 0  # exit status of the first that failed
         try:
             for worker in rack["workers"]:
                 self._start(worker, command)
@@ -88,7 +96,7 @@ class Workers:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **environment(self._rack, worker["rank"])},
+            env={**os.environ, **environment(self._rack, worker["rank"]), _MARK: self._mark},
             preexec_fn=partial(_become_host, worker["name"]),
             process_group=0,  # a terminal's Ctrl-C reaches only us, and we pass it on
         )
@@ -99,12 +107,13 @@ class Workers:
             os.set_blocking(pipe.fileno(), False)
             self._selector.register(pipe, selectors.EVENT_READ, run)
 
-    def wait(self, show: Show, rack_failure: Callable[[], str | None]) -> int:
-        """Until all have ended; returns the exit status. `rack_failure` says what of the rack has ended, or None.
+    def wait(self, show: Show, tell: Tell, rack_failure: Callable[[], str | None]) -> int:
+        """Until all have ended; returns the first failing one's exit status. `rack_failure` says what of the rack has ended.
 
         After the first failure, of a worker or of the rack, the others have GRACE_S to end by themselves.
         """
         deadline: float | None = None
+        result = 0
         waiting = list(self._runs)
         rack_failed = False
         while waiting:
@@ -115,23 +124,22 @@ class Workers:
                     continue
                 waiting.remove(run)
                 if status != 0:
-                    self.failures.append(f"worker {run.name} (rank {run.rank}) {how_it_ended(status)}")
-                    self.status = self.status or (status if status > 0 else 128 - status)
+                    self._pump(show, 0)  # its last words first
+                    tell(f"worker {run.name} (rank {run.rank}) {how_it_ended(status)}")
+                    result = result or (status if status > 0 else 128 - status)
             if not rack_failed and (failure := rack_failure()) is not None:
                 rack_failed = True
-                self.failures.append(failure)
-                self.status = self.status or 1
-            if self.failures and deadline is None:
+                tell(failure)
+                result = result or 1
+            if result and deadline is None:
                 deadline = time.monotonic() + GRACE_S
             if deadline is not None and waiting and time.monotonic() > deadline:
                 late = ", ".join(run.name for run in waiting)
-                self.failures.append(
-                    f"{late} went on for {GRACE_S:g} s more and {'was' if len(waiting) == 1 else 'were'} stopped"
-                )
+                tell(f"{late} went on for {GRACE_S:g} s more and {'was' if len(waiting) == 1 else 'were'} stopped")
                 end([run.process for run in waiting])
                 waiting = []
-        self._pump(show, 0)
-        return self.status
+        self._drain(show)
+        return result
 
     def _pump(self, show: Show, wait_s: float) -> None:
         """Show whole lines that have arrived."""
@@ -140,20 +148,28 @@ class Workers:
             return
         for key, _ in self._selector.select(wait_s):
             run: _Run = key.data
-            data = run.rest.pop(key.fd, b"")
-            at_end = False
-            with suppress(BlockingIOError):
-                while chunk := os.read(key.fd, _READ_BYTES):
-                    data += chunk
-                at_end = True
-            *lines, rest = data.split(b"\n")
-            if at_end:
+            chunk = os.read(key.fd, _READ_BYTES)  # one each time, so that whoever prints without end holds up nobody
+            *lines, rest = (run.rest.pop(key.fd, b"") + chunk).split(b"\n")
+            if not chunk:
                 self._selector.unregister(key.fileobj)
-                lines += [rest] if rest else []
+            if rest and (not chunk or len(rest) > _READ_BYTES):
+                lines.append(rest)
             elif rest:
                 run.rest[key.fd] = rest
             for line in lines:
-                show(run.name, line.decode(errors="replace").rstrip("\r"))
+                _show_line(show, run, line)
+
+    def _drain(self, show: Show) -> None:
+        """Show what has come until now, and lines that were never finished. The pipes may stay open in a child of a child."""
+        ready = True
+        deadline = time.monotonic() + _DRAIN_S
+        while ready and time.monotonic() < deadline:
+            ready = bool(self._selector.get_map()) and bool(self._selector.select(0))
+            self._pump(show, 0)
+        for run in self._runs:
+            for line in run.rest.values():
+                _show_line(show, run, line)
+            run.rest.clear()
 
     def interrupt(self, show: Show) -> None:
         """Pass Ctrl-C on, and show what they say to it."""
@@ -164,7 +180,7 @@ class Workers:
         deadline = time.monotonic() + GRACE_S / 3
         while any(run.process.poll() is None for run in self._runs) and time.monotonic() < deadline:
             self._pump(show, _LOOK_S)
-        self._pump(show, 0)
+        self._drain(show)
 
     def close(self) -> None:
         """End them and whatever they started."""
@@ -172,11 +188,17 @@ class Workers:
         for run in self._runs:
             namespace = namespace_of(self._rack["name"], run.name)
             with suppress(namespaces.NetworkError):
-                state.kill(namespaces.processes(namespace))
+                state.kill([pid for pid in namespaces.processes(namespace) if self._is_ours(pid)])
             for pipe in (run.process.stdout, run.process.stderr):
                 if pipe is not None:
                     pipe.close()
         self._selector.close()
+
+    def _is_ours(self, pid: int) -> bool:
+        """Whether we started a process, or one that did: others may use the rack, too."""
+        with suppress(OSError):
+            return f"{_MARK}={self._mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return False
 
     def __enter__(self) -> Workers:
         return self
@@ -189,15 +211,14 @@ def run(
     rack: Mapping[str, Any],
     command: Sequence[str],
     show: Show,
+    tell: Tell,
     rack_failure: Callable[[], str | None],
     captures: Captures | None = None,
-) -> tuple[int, list[str]]:
-    """`command` in every worker; returns the exit status and sentences about what failed. Raises KeyboardInterrupt on Ctrl-C,
-    after the workers have had it too."""
+) -> int:
+    """`command` in every worker; returns the exit status. Raises KeyboardInterrupt on Ctrl-C, after the workers have had it."""
     with captures or nullcontext(), Workers(rack, command) as workers:
         try:
-            status = workers.wait(show, rack_failure)
+            return workers.wait(show, tell, rack_failure)
         except KeyboardInterrupt:
             workers.interrupt(show)
             raise
-        return status, workers.failures

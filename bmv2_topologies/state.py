@@ -77,8 +77,10 @@ class Record:
         return self.owner.alive
 
     def failures(self) -> list[str]:
-        """Parts that have ended, as sentences."""
-        return [f"its {name} (process {part.pid}) is gone" for name, part in self.parts.items() if not part.alive]
+        """What is not there any more, as sentences."""
+        existing = set(namespaces.names())
+        gone = [f"its {name} (process {part.pid}) is gone" for name, part in self.parts.items() if not part.alive]
+        return gone + [f"its namespace {name} is gone" for name in self.namespaces if name not in existing]
 
     def save(self) -> None:
         """Write it, in one step."""
@@ -113,7 +115,7 @@ def find(name: str) -> Record | None:
         owner = Process(**values.pop("owner"))
         parts = {part: Process(**process) for part, process in values.pop("parts").items()}
         return Record(owner=owner, parts=parts, **values)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -6,6 +6,7 @@ P4Runtime runs through a Unix socket, which does not care for network namespaces
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import shutil
 import signal
@@ -142,6 +143,7 @@ class SwitchProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=folder,  # BMv2 writes files beside itself
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
                 preexec_fn=die_with_starter,
                 process_group=0,  # a terminal's Ctrl-C is ours to handle
             )

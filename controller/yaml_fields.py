@@ -27,6 +27,8 @@ def parse(text: str, source: str, error: type[Exception]) -> "Place":
         raise error(f"{source} line {line}: not YAML: {problem.problem}") from None
     except yaml.YAMLError as problem:
         raise error(f"{source}: not YAML: {problem}") from None
+    except RecursionError:
+        raise error(f"{source}: nested too deeply to be read") from None
     if node is None:
         raise error(f"{source} line 1: the file is empty")
     return Place(node, source, "", error)
@@ -57,7 +59,7 @@ class Place:
         """The value by a function that raises ValueError; `form` says what it should look like."""
         try:
             return convert(self.text())
-        except ValueError:
+        except (ValueError, OverflowError):
             raise self.failure(f"{self.text()!r} is not {form}") from None
 
     def items(self) -> list[tuple[str, "Place"]]:

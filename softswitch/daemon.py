@@ -15,6 +15,7 @@ from switchsum.softswitch.udp_ports import UdpPorts
 # The defaults of p4src/protocol.yaml, which this package may not import; test_softswitch_daemon.py compares them.
 DEFAULT_SWITCH_IP = "10.83.0.1"
 DEFAULT_SERVICE_PORT = 0x5353
+_DROPS_EVERY_S = 5.0
 
 
 class SoftSwitch:
@@ -119,10 +120,20 @@ def run(switch: SoftSwitch, report: Callable[[str], None] = print) -> None:
     try:
         with switch:
             report(ready_line(switch))
-            stop.wait()
+            told = ""
+            while not stop.wait(_DROPS_EVERY_S):
+                if (drops := drops_line(switch)) != told:
+                    report(drops)
+                    told = drops
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def drops_line(switch: SoftSwitch) -> str:
+    """What the ports have dropped or failed to carry so far, by reason; "" if nothing."""
+    reasons = {name: number for name, number in switch.statistics.items() if number and not name.endswith(("packets", "bytes"))}
+    return f"so far: {', '.join(f'{name} {number}' for name, number in reasons.items())}" if reasons else ""
 
 
 def ready_line(switch: SoftSwitch) -> str:

@@ -243,17 +243,17 @@ def _same_flow(buffer, at, other, length):  # type: ignore[no-untyped-def]
         INTS,  # lengths
         BYTES,  # buffer
         INTS,  # descriptors
-        INTS,  # offload
+        INTS,  # longest
         WORDS,  # counts
     ),
     cache=True,
     nogil=True,
 )
-def _send(ports, offsets, lengths, buffer, descriptors, offload, counts):  # type: ignore[no-untyped-def]
+def _send(ports, offsets, lengths, buffer, descriptors, longest, counts):  # type: ignore[no-untyped-def]
     """Send the frames buffer[offsets[i]:][:lengths[i]] from the sockets of ports[i], each port's frames in their order.
 
-    descriptors[PORT_NUMBERS]: the socket of each port, -1 where there is none. With offload[0] not 0, datagrams of one flow and
-    length that follow each other on a port travel as one run, for the receiving host to take whole (UDP_GRO) or cut apart.
+    descriptors[PORT_NUMBERS]: the socket of each port, -1 where there is none. Up to longest[port] bytes, datagrams of one flow
+    and length that follow each other on a port travel as one run, for the receiving host to take whole (UDP_GRO) or cut apart.
     """
     total = len(ports)
     members = np.zeros(PORT_NUMBERS + 1, np.int64)
@@ -291,13 +291,16 @@ def _send(ports, offsets, lengths, buffer, descriptors, offload, counts):  # typ
         at = offsets[first]
         length = lengths[first]
         run = 1
-        if offload[0] != 0 and _is_ipv4_udp(buffer, at, length) and u16(buffer, at + 40) == 0 and length > _HEADERS:
+        # Whoever cuts the run apart writes new checksums, so a frame whose own is wrong must stay alone.
+        joins = _HEADERS < length <= longest[ports[first]] and _is_ipv4_udp(buffer, at, length) and u16(buffer, at + 40) == 0
+        if joins and folded(word_sum(buffer, at + _ETHERNET, _IPV4)) == 0xFFFF:
             limit = min(_SEND_SEGMENTS, _SEND_BYTES // (length - _HEADERS))
             while run < limit and place + run < kept:
                 following = order[place + run]
                 if ports[following] != ports[first] or lengths[following] != length:
                     break
-                if not _same_flow(buffer, at, offsets[following], length):
+                other = offsets[following]
+                if not _same_flow(buffer, at, other, length) or folded(word_sum(buffer, other + _ETHERNET, _IPV4)) != 0xFFFF:
                     break
                 run += 1
         own = messages * (_VNET + _HEADERS)
@@ -404,6 +407,16 @@ class Intake:
 
 
 class Outlet(SocketOutlet):
-    """The sending side of all interfaces. `offload`: send runs of datagrams as one."""
+    """The sending side of all interfaces."""
 
     _native = staticmethod(_send)
+
+    def __init__(
+        self, sockets: Mapping[int, socket.socket], counts: npt.NDArray[np.int64], longest: Mapping[int, int] | None = None
+    ) -> None:
+        """`longest`: bytes of the longest frame that may be part of a run, by port number; 0 where it is missing. The kernel
+        does not compare a run with the interface's MTU as it does single frames."""
+        super().__init__(sockets, counts)
+        self._offload = np.zeros(PORT_NUMBERS, np.int32)
+        for number, length in (longest or {}).items():
+            self._offload[number] = length

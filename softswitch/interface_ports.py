@@ -7,6 +7,7 @@ kernel answers beside the switch program.
 
 import contextlib
 import errno
+import fcntl
 import socket
 import struct
 from collections.abc import Callable, Mapping
@@ -18,6 +19,8 @@ from switchsum.softswitch import frames
 from switchsum.softswitch.serving import PacketProcessor, Ports, check_port_numbers, enlarge_buffers
 
 _ETH_P_ALL = 3
+_ETHERNET = 14
+_SIOCGIFMTU = 0x8921
 # linux/if_packet.h; Python's socket module has no names for them
 _SOL_PACKET = 263
 _ADD_MEMBERSHIP, _STATISTICS, _AUXDATA, _VNET_HDR, _IGNORE_OUTGOING = 1, 6, 8, 15, 23
@@ -68,7 +71,17 @@ class InterfacePorts(Ports):
         return {**super().statistics, "dropped_receive_buffer": self._lost}
 
     def _open(self, wake: socket.socket, counts: npt.NDArray[np.int64]) -> tuple[frames.Intake, frames.Outlet]:
-        return frames.Intake(self._sockets, wake, counts), frames.Outlet(self._sockets, counts, offload=self._offload)
+        longest = {number: _mtu(opened) + _ETHERNET for number, opened in self._sockets.items()} if self._offload else {}
+        return frames.Intake(self._sockets, wake, counts), frames.Outlet(self._sockets, counts, longest)
+
+
+def _mtu(opened: socket.socket) -> int:
+    """Of the interface that a packet socket is bound to; 0 if it is gone, so that nothing is joined for it."""
+    try:
+        answer = fcntl.ioctl(opened, _SIOCGIFMTU, struct.pack("16si12x", opened.getsockname()[0].encode(), 0))
+    except OSError:
+        return 0
+    return int(struct.unpack("16xi12x", answer)[0])
 
 
 def _packet_socket(number: int, name: str) -> socket.socket:

@@ -19,7 +19,7 @@ errno_location = nb.types.ExternalFunction("__errno_location", nb.types.CPointer
 class SocketOutlet:
     """The sending side of all ports of a switch; the subclass has the compiled code."""
 
-    _native: Callable[..., Any]  # (ports, offsets, lengths, buffer, descriptors by port number, offload[1], counts)
+    _native: Callable[..., Any]  # (ports, offsets, lengths, buffer, descriptors by port number, offload, counts)
 
     def __init__(self, sockets: Mapping[int, socket.socket], counts: npt.NDArray[np.int64], *, offload: bool = True) -> None:
         """`sockets` by port number; `counts`: the module's Count."""

@@ -125,9 +125,9 @@ def measure(row: Configuration, file: Path, bmv2: str) -> None:
     task = [sys.executable, "-m", "switchsum.rack_benchmark", "--work", f"{row.megabytes:g}", str(row.elements)]
     with Rack(described, bmv2=bmv2, seed=_SEED) as rack:
         busy, ticks = _busy()
-        status, failures = runner.run(rack.record.rack, task, show, rack.failure)
-    if status:
-        raise RuntimeError("; ".join([*failures, *others[-10:]]))
+        failures: list[str] = []
+        if runner.run(rack.record.rack, task, show, failures.append, rack.failure):
+            raise RuntimeError("; ".join([*failures, *others[-10:]]))
     busy_after, ticks_after = _busy()
     row.cpu.append((busy_after - busy) / (ticks_after - ticks))
     row.seconds += [max(times) for times in zip(*(result["seconds"] for result in results), strict=True)]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from switchsum.failures import CommandFailed, require, terminated_like_interrupted
 
@@ -18,8 +20,14 @@ RACK_MODULES = {"llvmlite": "switch", "p4": "switch", "p4runtime_sh": "switch"}
 
 app = typer.Typer(
     help="Emulate racks: workers in network namespaces, shaped links, BMv2 or the embedded switch between them. Needs root.",
-    no_args_is_help=True,
 )
+
+
+@app.callback(invoke_without_command=True)
+def _help_without_command(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
 
 FileArgument = Annotated[Path, typer.Argument(help="The rack's YAML file, such as bmv2_topologies/racks/four.yaml.")]
 SwitchOption = Annotated[str | None, typer.Option("--switch", help="softswitch or bmv2, whatever the file says.")]
@@ -63,7 +71,16 @@ def up(
     _print_record(wanted.name)
 
 
-@app.command()
+class _DashesFirst(TyperCommand):
+    """Without `--`, options of the command that shall run would be taken for ours, and nobody would notice."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--" not in args and "--help" not in args:
+            ctx.fail("write -- before COMMAND: switchsum rack run FILE -- COMMAND")
+        return list(super().parse_args(ctx, args))
+
+
+@app.command(cls=_DashesFirst)
 def run(
     file: FileArgument,
     command: Annotated[list[str], typer.Argument(help="Runs in every worker; write -- before it.", metavar="COMMAND...")],
@@ -92,12 +109,18 @@ def run(
     from switchsum.bmv2_topologies.rack_file import RackError
     from switchsum.bmv2_topologies.switch_process import SwitchFailed
 
-    console = Console(highlight=False, markup=False, soft_wrap=True)
     errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     width = max(len(worker.name) for worker in wanted.workers)
 
+    if shutil.which(command[0]) is None:
+        hint = "; write its words apart, not as one" if " " in command[0] else ""
+        raise CommandFailed(f"there is no program {command[0]!r} to run in the workers{hint}", status=127)
+
+    def tell(sentence: str) -> None:
+        typer.echo(f"error: {sentence}", err=True)
+
     def show(worker: str, line: str) -> None:
-        console.print(f"[{worker:<{width}}] {line}")
+        typer.echo(f"[{worker:<{width}}] {line}")
 
     record = state.find(wanted.name)
     captures = None
@@ -106,37 +129,36 @@ def run(
             if record is not None and record.kept:
                 _check_usable(record, wanted if changes_given else None, file, pcap)
                 captures = Captures(record.rack, pcap) if pcap else None
-                status, failures = runner.run(
-                    record.rack, command, show, lambda: "; ".join(record.failures()) or None, captures
-                )
+                status = runner.run(record.rack, command, show, tell, lambda: _what_is_gone(record), captures)
             else:
                 with errors.status(f"bringing rack {wanted.name} up ({wanted.kind})"):
                     rack = Rack(wanted, source=str(file.resolve()), bmv2=bmv2, offload=offload and pcap is None, seed=seed)
                 with rack:
                     captures = Captures(rack.record.rack, pcap) if pcap else None
-                    status, failures = runner.run(rack.record.rack, command, show, rack.failure, captures)
-    except (RackError, NetworkError, SwitchFailed) as error:
+                    status = runner.run(rack.record.rack, command, show, tell, rack.failure, captures)
+    except (RackError, NetworkError, SwitchFailed, OSError) as error:
         raise CommandFailed(str(error)) from error
-    for path, dropped in captures.dropped.items() if captures else ():
-        if dropped:
-            errors.print(f"warning: {path} lacks {dropped} packets that tcpdump was too slow for")
-    for sentence in failures:
-        errors.print(f"error: {sentence}")
+    if captures is not None:
+        for path, packets in captures.packets.items():
+            typer.echo(f"captured {packets} packets: {path}", err=True)
+        for sentence in captures.failures:
+            tell(sentence)
+        status = status or int(bool(captures.failures))
     raise typer.Exit(status)
 
 
 @app.command()
 def status(name: Annotated[str | None, typer.Argument(help="One rack; without it, all.")] = None) -> None:
-    """Show the racks that are up, and those that a crash left behind."""
+    """Show the racks that are up, and those that a crash left behind. The exit status is 1 if one is broken."""
     from switchsum.bmv2_topologies import state
 
     names = [name] if name else state.names()
     if not names:
         typer.echo("no rack is up")
-    for each in names:
-        if name and each not in state.names():
-            raise CommandFailed(f"no rack {name} is up; there is {', '.join(state.names()) or 'none'}")
-        _print_record(each)
+    if name and name not in state.names():
+        raise CommandFailed(f"no rack {name} is up; up: {', '.join(state.names()) or 'none'}")
+    sound = [_print_record(each) for each in names]
+    raise typer.Exit(int(not all(sound)))
 
 
 @app.command()
@@ -152,9 +174,13 @@ def down(
     if (name is None) == (not everything):
         raise CommandFailed("say which rack: `switchsum rack down NAME`, or --all; `switchsum rack status` lists them")
     if name is not None and name not in state.names() and Path(name).is_file():
-        name = described(Path(name), {}).name
+        records = [record for each in state.names() if (record := state.find(each)) is not None]
+        from_file = [record.name for record in records if record.file == str(Path(name).resolve())]
+        if len(from_file) > 1:
+            raise CommandFailed(f"several racks are up from {name}; say which one: {', '.join(from_file)}")
+        name = from_file[0] if from_file else name
     if name is not None and name not in state.names():
-        raise CommandFailed(f"no rack {name} is up; there is {', '.join(state.names()) or 'none'}")
+        raise CommandFailed(f"no rack {name} is up; up: {', '.join(state.names()) or 'none'}")
     for each in [name] if name else state.names():
         told = state.take_down(each)
         typer.echo(f"rack {each}: {told}")
@@ -201,13 +227,22 @@ def _check_usable(record: Record, wanted: RackFile | None, file: Path, pcap: Pat
         raise RackError(f"rack {record.name} is up with offloads, which captures would show; {remedy}, with --no-offload")
 
 
-def _print_record(name: str) -> None:
+def _what_is_gone(record: Record) -> str | None:
+    """What a rack that somebody else keeps has lost, with the last words of its logs."""
+    if not (failures := record.failures()):
+        return None
+    logs = [f"{path} ends: {path.read_text(errors='replace').strip()[-300:]}" for path in sorted(record.folder.glob("*.log"))]
+    return f"rack {record.name} is broken: {'; '.join([*failures, *logs])}"
+
+
+def _print_record(name: str) -> bool:
+    """Returns whether the rack is sound."""
     from switchsum.bmv2_topologies import rack, state
 
     record = state.find(name)
     if record is None or not record.kept:
         typer.echo(f"rack {name}: left behind by a crash; remove it: switchsum rack down {name}")
-        return
+        return False
     rack_as_json = record.rack
     problem = f"BROKEN: {'; '.join(record.failures())}" if record.failures() else "up"
     switch = rack_as_json["switch"]
@@ -215,7 +250,9 @@ def _print_record(name: str) -> None:
     for worker in rack_as_json["workers"]:
         rate = worker["link"]["rate_bps"]
         speed = f"{rate / 1e6:g} Mbit/s" if rate else "not shaped"
+        speed += f", MTU {worker['link']['mtu']}"
         losses = f", loss {worker['loss']['in']:g} in, {worker['loss']['out']:g} out" if any(worker["loss"].values()) else ""
         namespace = rack.namespace_of(name, worker["name"])
         typer.echo(f"  {worker['name']:<12} {worker['address']:<15} {speed}{losses}; namespace {namespace}")
     typer.echo(f"  controller   {rack_as_json['controller']['listen']}; logs in {record.folder}")
+    return not record.failures()

@@ -68,7 +68,7 @@ class RackName:
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def namespaces(self) -> list[str]:
-        return [name for name in namespaces.names() if name.startswith(f"switchsum-{self.name}-")]
+        return [name for name in namespaces.names() if name.startswith(f"switchsum.{self.name}.")]
 
     def part(self, name: str) -> Process:
         """A part of the rack: "switch" or "controller"."""
@@ -79,7 +79,7 @@ class RackName:
     def assert_nothing_is_left(self) -> None:
         """No namespace, process, file, and with the namespaces no interface."""
         eventually(lambda: not self.namespaces() and not (state.FOLDER / self.name).exists(), "rack is gone")
-        assert not list(Path("/etc/netns").glob(f"switchsum-{self.name}-*"))
+        assert not list(Path("/etc/netns").glob(f"switchsum.{self.name}.*"))
         eventually(lambda: processes_of(self.name) == [], f"no process is left of {processes_of(self.name)}")
 
 

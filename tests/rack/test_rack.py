@@ -86,8 +86,8 @@ def test_links_are_shaped_and_lossy_as_the_file_says(rack_name: RackName, tmp_pa
     done = rack_name.run("up", "{file}", "--name", "{name}", file=file)
     assert done.returncode == 0, done.stderr
     assert f"rack {rack_name.name}: up; softswitch, 256 elements a packet, from {file}" in done.stdout
-    assert "10.83.0.12      20 Mbit/s, loss 0.02 in, 0.02 out" in done.stdout
-    switch, left = f"switchsum-{rack_name.name}-tor", f"switchsum-{rack_name.name}-left"
+    assert "10.83.0.12      20 Mbit/s, MTU 1400, loss 0.02 in, 0.02 out" in done.stdout
+    switch, left = f"switchsum.{rack_name.name}.tor", f"switchsum.{rack_name.name}.left"
     for namespace, interface, rate in ((left, "eth0", "50Mbit"), (switch, "port1", "50Mbit"), (switch, "port2", "20Mbit")):
         qdisc = namespaces.run("tc", "-n", namespace, "qdisc", "show", "dev", interface)
         assert re.search(rf"tbf \w+: root refcnt \d+ rate {rate} burst 32Kb", qdisc)
@@ -111,13 +111,14 @@ def test_a_rack_that_is_up_is_known_by_its_name_and_file(rack_name: RackName) ->
     foreign = rack_name.run("run", "{file}", "--name", "{name}", "--", "true", file=RACKS / "four.yaml")
     assert f"is up, but from {RACKS / 'two.yaml'}" in foreign.stderr
     assert rack_name.run("run", "{file}", "--name", "{name}", "--", "true").returncode == 0
-    captured = rack_name.run("run", "{file}", "--name", "{name}", "--pcap", "/tmp/never-made", "--", "true")
-    assert "is up with offloads, which captures would show" in captured.stderr
+    refused = rack_name.run("run", "{file}", "--name", "{name}", "--pcap", "/tmp/never-made", "--", "true")
+    assert "is up with offloads, which captures would show" in refused.stderr
     os.kill(rack_name.part("switch").pid, signal.SIGKILL)
     eventually(lambda: not rack_name.part("switch").alive, "the switch is gone")
     broken = rack_name.run("run", "{file}", "--name", "{name}", "--", "true")
     assert "but its switch (process" in broken.stderr
-    assert "BROKEN: its switch (process" in rack_name.run("status", "{name}").stdout
+    status = rack_name.run("status", "{name}")
+    assert (status.returncode, "BROKEN: its switch (process" in status.stdout) == (1, True)
     assert rack_name.run("down", "{name}").returncode == 0
     gone = rack_name.run("status", "{name}")
     assert (gone.returncode, f"no rack {rack_name.name} is up" in gone.stderr) == (1, True)
@@ -158,7 +159,7 @@ def test_a_killed_controller_is_named_and_everything_ends(rack_name: RackName) -
 
 def test_a_killed_worker_is_named_by_the_others_and_everything_ends(rack_name: RackName) -> None:
     process = started_job(rack_name, file=RACKS / "four.yaml")
-    [victim] = namespaces.processes(f"switchsum-{rack_name.name}-w2")
+    [victim] = namespaces.processes(f"switchsum.{rack_name.name}.w2")
     os.kill(victim, signal.SIGKILL)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGKILL
@@ -192,8 +193,7 @@ def test_what_a_crash_left_is_told_and_removed(rack_name: RackName) -> None:
     record = state.find(rack_name.name)
     assert record is not None
     for folder in Path("/proc").iterdir():
-        line = (folder / "cmdline").read_bytes() if folder.name.isdigit() and (folder / "cmdline").exists() else b""
-        if b"bmv2_topologies.janitor\0" + rack_name.name.encode() in line:
+        if is_janitor(folder, rack_name.name):
             os.kill(int(folder.name), signal.SIGKILL)
     os.kill(record.owner.pid, signal.SIGKILL)
     eventually(lambda: not record.owner.alive, "the keeper is gone")
@@ -209,10 +209,98 @@ def test_what_a_crash_left_is_told_and_removed(rack_name: RackName) -> None:
 
 def test_a_command_that_does_not_exist_is_told(rack_name: RackName) -> None:
     done = rack_name.run("run", "{file}", "--name", "{name}", "--", "no-such-command")
-    assert done.returncode != 0
-    assert '[w0] exec of "no-such-command" failed: No such file or directory' in done.stderr + done.stdout
-    assert "error: worker w0 (rank 0) ended with exit status" in done.stderr
+    assert (done.returncode, done.stderr) == (127, "error: there is no program 'no-such-command' to run in the workers\n")
+    joined = rack_name.run("run", "{file}", "--name", "{name}", "--", "ping -c 1 w1")
+    assert joined.stderr.endswith("write its words apart, not as one\n")
     rack_name.assert_nothing_is_left()
+
+
+def test_without_dashes_no_option_of_the_command_is_taken_for_ours(rack_name: RackName) -> None:
+    done = rack_name.run("run", "{file}", "echo", "--loss", "0.5")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: write -- before COMMAND: switchsum rack run FILE -- COMMAND")
+
+
+def test_two_commands_at_once_do_not_end_each_others_processes(rack_name: RackName) -> None:
+    assert rack_name.run("up", "{file}", "--name", "{name}").returncode == 0
+    long = rack_name.start("run", "{file}", "--name", "{name}", "--", "sh", "-c", "echo begun; sleep 4; echo done")
+    assert long.stdout is not None
+    assert long.stdout.readline().endswith("begun\n")
+    assert rack_name.run("run", "{file}", "--name", "{name}", "--", "true").returncode == 0
+    out, err = long.communicate(timeout=60)
+    assert (long.returncode, err, out.count("done\n")) == (0, "", 2)
+
+
+def test_a_foreign_namespace_of_the_same_name_is_left_alone(rack_name: RackName) -> None:
+    foreign = f"switchsum.{rack_name.name}.w1"
+    namespaces.add(foreign)
+    try:
+        done = rack_name.run("run", "{file}", "--name", "{name}", "--", "true")
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+        assert (
+            f"network namespace {foreign} exists already and is nobody's; remove it (`ip netns del {foreign}`)" in done.stderr
+        )
+        assert rack_name.namespaces() == [foreign]
+    finally:
+        namespaces.delete(foreign)
+
+
+def test_a_worker_that_prints_without_end_holds_up_nobody(rack_name: RackName) -> None:
+    chatty = "if [ $RANK = 0 ]; then head -c 300000 /dev/zero; echo; yes | head -c 3000000; else echo failing; exit 7; fi"
+    done = rack_name.run("run", "{file}", "--name", "{name}", "--", "sh", "-c", chatty)
+    assert (done.returncode, done.stderr) == (7, "error: worker w1 (rank 1) ended with exit status 7\n")
+    lines = done.stdout.split("\n")
+    assert "[w1] failing" in lines
+    assert sum(line == "[w0] y" for line in lines) == 1_500_000
+    assert sum(line.count("\0") for line in lines) == 300_000
+
+
+def test_a_line_that_was_never_finished_is_shown(rack_name: RackName) -> None:
+    """Also while a child of the worker keeps its pipe open."""
+    done = rack_name.run("run", "{file}", "--name", "{name}", "--", "sh", "-c", "sleep 1000 & printf foo")
+    assert sorted(done.stdout.split()) == ["[w0]", "[w1]", "foo", "foo"]
+    rack_name.assert_nothing_is_left()
+
+
+def test_a_killed_janitor_is_no_failure(rack_name: RackName) -> None:
+    process = started_job(rack_name)
+    [janitor] = [int(folder.name) for folder in Path("/proc").iterdir() if is_janitor(folder, rack_name.name)]
+    os.kill(janitor, signal.SIGKILL)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "error: interrupted; everything that was started has been stopped\n")
+    rack_name.assert_nothing_is_left()
+
+
+def is_janitor(folder: Path, name: str) -> bool:
+    try:
+        return b"bmv2_topologies.janitor\0" + name.encode() in (folder / "cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(shutil.which("tcpdump") is None, reason="tcpdump is not installed")
+def test_a_capture_that_broke_off_is_told(rack_name: RackName, tmp_path: Path) -> None:
+    options = ["--pcap", str(tmp_path / "captures"), "--", "sh", "-c", "echo begun; sleep 3"]
+    process = rack_name.start("run", "{file}", "--name", "{name}", *options)
+    assert process.stdout is not None
+    process.stdout.readline()
+    victims = [
+        pid
+        for pid in namespaces.processes(f"switchsum.{rack_name.name}.tor")
+        if b"port1" in cmdline(pid) and b"tcpdump" in cmdline(pid)
+    ]
+    os.kill(victims[0], signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "w0.pcap is incomplete: tcpdump was killed by SIGKILL too early" in err
+    occupied = rack_name.run("run", "{file}", "--name", "{name}", "--pcap", str(RACKS / "two.yaml"), "--", "true")
+    assert (occupied.returncode, occupied.stderr.count("\n")) == (1, 1)
+    rack_name.assert_nothing_is_left()
+
+
+def cmdline(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def test_a_failing_worker_gives_the_exit_status(rack_name: RackName) -> None:
@@ -243,7 +331,7 @@ def test_bmv2_that_is_not_there_is_told(rack_name: RackName, tmp_path: Path) -> 
 
 
 def test_harmful_offloads_are_detected(rack_name: RackName) -> None:
-    namespace = f"switchsum-{rack_name.name}-x"
+    namespace = f"switchsum.{rack_name.name}.x"
     namespaces.add(namespace)
     try:
         namespaces.ip(namespace, ["link add veth1 type veth peer name veth2"])
@@ -272,7 +360,8 @@ def test_captures_hold_every_link_packet_by_packet(rack_name: RackName, tmp_path
         "run", "{file}", "--name", "{name}", "--elements", "64", "--pcap", str(folder),
         "--", PYTHON, "-m", "tests.rack.job", "sum", "64",
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert len(re.findall(r"^captured \d+ packets: ", done.stderr, re.MULTILINE)) == 3, done.stderr
     assert sorted(path.name for path in folder.iterdir()) == ["controller.pcap", "w0.pcap", "w1.pcap"]
     for rank in range(2):
         ours = [packet[SwitchSum] for packet in rdpcap(str(folder / f"w{rank}.pcap")) if SwitchSum in packet]

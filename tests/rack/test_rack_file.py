@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchsum.bmv2_topologies import rack_file
+from switchsum.bmv2_topologies.rack import namespace_of
 from switchsum.bmv2_topologies.rack_file import Link, RackError
 from switchsum.controller import fabric
 from switchsum.controller.fabric import Loss
@@ -73,6 +74,13 @@ def test_the_controller_is_told_all_it_needs() -> None:
         ("elements: 64", "elements: many", "some.yaml line 3, switches.tor.elements: 'many' is not a number"),
         ("elements: 64}", "elements: 64}\n  top: {}", "some.yaml line 2, switches: 2 switches are listed; a rack has one"),
         ("1 Gbit/s", "fast", "some.yaml line 4, link.rate: 'fast' is not a rate, such as 100 Mbit/s or 1 Gbit/s"),
+        ("1 Gbit/s", "9" * 400 + " Gbit/s", "some.yaml line 4, link.rate: '999"),
+        ("128 KiB", "99999999 MiB", "some.yaml line 4, link.burst: 99999999 MiB is more than tc can take"),
+        ("128 KiB", "9" * 400 + " B", "some.yaml line 4, link.burst: '999"),
+        ("mtu: 9000", "mtu: 9_000", "some.yaml line 4, link.mtu: '9_000' is not a number of bytes"),
+        ("10.7.1.0/24", "127.0.0.0/24", "some.yaml line 6, network: '127.0.0.0/24' is not a network such as"),
+        ("10.7.1.0/24", "0.0.0.0/24", "some.yaml line 6, network: '0.0.0.0/24' is not a network such as"),
+        ("  right:", "  localhost:", "some.yaml line 9, workers.localhost: localhost is every host's own name; choose another"),
         ("1 Gbit/s", "1 bit/s", "some.yaml line 4, link.rate: 1 bit/s is out of range: 10 kbit/s to 100 Gbit/s"),
         ("128 KiB", "8 KiB", "some.yaml line 4, link.burst: 8192 bytes is less than one frame of 9014: nothing"),
         ("rate: 1 Gbit/s, ", "", "some.yaml line 4, link.burst: a link without `rate` is not shaped"),
@@ -106,6 +114,16 @@ def test_a_bad_file_is_told_line_and_field(old: str, new: str, complaint: str) -
     with pytest.raises(RackError) as caught:
         rack_file.parse(text, "some.yaml")
     assert str(caught.value).startswith(complaint)
+
+
+def test_a_file_that_is_nested_too_deeply_is_told() -> None:
+    with pytest.raises(RackError, match=r"x.yaml: nested too deeply to be read"):
+        rack_file.parse("[" * 3000, "x.yaml")
+
+
+def test_no_two_racks_share_a_namespace() -> None:
+    """Names may contain hyphens, also where another rack's name ends."""
+    assert namespace_of("brk", "a-w0") != namespace_of("brk-a", "w0")
 
 
 def test_a_packet_must_fit_the_link() -> None:

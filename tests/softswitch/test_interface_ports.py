@@ -215,6 +215,36 @@ def test_runs_leave_whole_and_arrive_as_the_receiver_likes(make_rig: Callable[..
     assert rig.ports.statistics["sent_packets"] == 80
 
 
+def test_a_damaged_frame_is_not_mended_by_joining_others(make_rig: Callable[..., Rig]) -> None:
+    """Whoever cuts a run apart computes header checksums anew: one that is wrong must not be in it."""
+    rig = make_rig()
+    good = [datagram(bytes([n]) * 100, 7000) for n in range(20)]
+    frames = [frame[:24] + b"\xde\xad" + frame[26:] if n % 4 == 1 else frame for n, frame in enumerate(good)]
+    rig.program.reply = lambda came: [(1, f) for f in frames] if any(port == 2 for port, _ in came) else []
+    with rig.udp(1) as receiver, rig.raw(2) as trigger:
+        trigger.send(bytes(12) + b"\x88\xb5" + bytes(46))
+        got = [receiver.recv(65536)[0] for _ in range(15)]
+        receiver.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            receiver.recv(65536)
+    assert got == [n for n in range(20) if n % 4 != 1]
+
+
+def test_what_exceeds_the_mtu_does_not_pass_in_a_run_either(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig()
+    frames = [datagram(bytes(2000), 7000) for _ in range(30)]
+    rig.program.reply = lambda came: [(1, f) for f in frames] if any(port == 2 for port, _ in came) else []
+    with rig.udp(1) as receiver, rig.raw(2) as trigger:
+        trigger.send(bytes(12) + b"\x88\xb5" + bytes(46))
+        deadline = time.monotonic() + PATIENCE_S
+        while rig.ports.statistics["dropped_oversized"] < 30 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        receiver.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            receiver.recv(65536)
+    assert rig.ports.statistics["dropped_oversized"] == 30
+
+
 def test_frames_of_one_port_keep_their_order_whatever_they_are(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig()
     other = bytes.fromhex("0200000000010200000000028888")
