@@ -72,6 +72,8 @@ def set_hosts(namespace: str, addresses: Mapping[str, str]) -> None:
     folder = _FILES / namespace
     folder.mkdir(parents=True, exist_ok=True)
     lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in addresses.items())]
+    # PyTorch's sockets speak IPv6 and look IPv4 peers up in this form.
+    lines += [f"::ffff:{address} {name}" for name, address in addresses.items()]
     (folder / "hosts").write_text("\n".join(lines) + "\n")
 
 
