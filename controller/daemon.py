@@ -3,7 +3,6 @@
 import logging
 import signal
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from ipaddress import AddressValueError, IPv4Address
@@ -16,7 +15,7 @@ import grpc
 from switchsum.controller import fabric as fabrics
 from switchsum.controller import pipeline, programming
 from switchsum.controller.fabric import Fabric
-from switchsum.controller.jobs import Registry
+from switchsum.controller.jobs import Registry, first_epoch
 from switchsum.controller.service import JobService
 from switchsum.controller.switch_keeper import SwitchKeeper
 from switchsum.p4src.layout import DEFAULT_ELEMENTS, MAX_WORKERS, SLOTS
@@ -70,7 +69,7 @@ class ControllerDaemon:
             default_slots=slots,
             elements=elements,
             lease_s=lease_s,
-            epoch_floor=int(time.time()),  # 32 bits last until 2106
+            epoch_floor=first_epoch(),
         )
         self._service = JobService(registry, lease_s=lease_s, pipeline=build.description, switch_address=switch)
         self._keeper = SwitchKeeper(

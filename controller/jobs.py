@@ -17,6 +17,7 @@ before; a rank has at most one live membership in its job; each member hears exa
 """
 
 import secrets
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from enum import Enum
 from typing import Protocol
 
 MAX_JOBS = 255  # job numbers 1 to 255; the program's job table holds 256
+_EPOCHS = 1 << 32
 HISTORY = 16  # ended jobs kept for Inspect
 DESCRIPTION_WAIT_S = 1.0  # how long ranks have to say which collective they are in
 
@@ -176,6 +178,17 @@ class End:
 Effect = Install | Uninstall | Admit | Dismiss | AskDescription | End
 
 
+def first_epoch() -> int:
+    """Where a controller that remembers nothing begins: 256 epochs a second from the clock.
+
+    The switch's rows outlive jobs and controllers. One that met its own epoch again would take old values for contributions and
+    answer a wrong sum; so the clock must run ahead of any rate at which jobs can be admitted, which takes milliseconds each.
+    (With whole seconds, a controller that was started again right after a burst of jobs repeated their epochs.) 32 bits come round
+    after 194 days, which harms nothing: the switch compares epochs for equality only.
+    """
+    return int(time.time() * 256) % _EPOCHS
+
+
 class Registry:
     """All jobs of one switch."""
 
@@ -190,7 +203,7 @@ class Registry:
         lease_s: float,
         epoch_floor: int,
     ) -> None:
-        """`epoch_floor`: larger than every epoch the switch may have seen (seconds since 1970 are, see raise_epochs)."""
+        """`epoch_floor`: an epoch that the switch has not seen, nor those that follow (see first_epoch and raise_epochs)."""
         self._fabric = fabric
         self._total_slots = total_slots
         self._max_workers = max_workers
@@ -222,6 +235,11 @@ class Registry:
         """The switch holds entries of epoch `seen`: never give out that or an earlier one."""
         self._next_epoch = max(self._next_epoch, seen + 1)
 
+    def _take_epoch(self) -> int:
+        epoch = self._next_epoch % _EPOCHS or 1  # 0 means "none yet"
+        self._next_epoch = epoch + 1
+        return epoch
+
     # --- joining ---------------------------------------------------------------------------------------------------
 
     def join(self, application: Application) -> Member:
@@ -250,7 +268,7 @@ class Registry:
         self._member_jobs[member.key] = job
         if len(job.members) == job.world_size:
             job.state = State.INSTALLING
-            job.epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
+            job.epoch = self._take_epoch()
             self._effects.append(Install(job))
         return member
 

@@ -369,6 +369,13 @@ def test_a_lost_switch_ends_what_runs_and_turns_away_what_forms() -> None:
     assert machine.take_effects() == []
 
 
+def test_epochs_come_round_without_zero() -> None:
+    machine = registry(epoch_floor=2**32 - 1)
+    for name in "abc":
+        running(machine, name=name)
+    assert [job.epoch for job in machine.jobs] == [2**32 - 1, 1, 2]
+
+
 def test_epochs_rise_above_whatever_the_switch_held() -> None:
     machine = registry(epoch_floor=1000)
     machine.raise_epochs(5000)

@@ -136,6 +136,24 @@ def test_two_jobs_at_once_share_the_switch_by_slots(controller: ControllerDaemon
     eventually(lambda: first[0].client.inspect().jobs[1].verdicts["SLOT_RANGE"] == 1)
 
 
+def test_controllers_in_quick_succession_never_repeat_an_epoch(switch: SoftSwitch, workers: Workers) -> None:
+    """Each forgets the last one's jobs, the switch's rows do not: an epoch that came again would find values in them."""
+    epochs = []
+    for _ in range(4):
+        with make_controller(switch) as controller:
+            for number in range(5):
+                world = workers(controller, 2)
+                all_join(world, f"job {number}")
+                for value, worker in enumerate(world, 1):
+                    send(worker, value)
+                assert [sums(worker)[0] for worker in world] == [3, 3]
+                epochs.append(world[0].joined.epoch)  # type: ignore[union-attr]
+                for worker in world:
+                    worker.client.leave()
+    assert len(set(epochs)) == len(epochs)
+    assert epochs == sorted(epochs)
+
+
 def test_more_workers_than_ports_share_them(controller: ControllerDaemon, workers: Workers) -> None:
     world = workers(controller, 6)
     all_join(world, "train")
