@@ -183,8 +183,8 @@ def first_epoch() -> int:
 
     The switch's rows outlive jobs and controllers. One that met its own epoch again would take old values for contributions and
     answer a wrong sum; so the clock must run ahead of any rate at which jobs can be admitted, which takes milliseconds each.
-    (With whole seconds, a controller that was started again right after a burst of jobs repeated their epochs.) 32 bits come round
-    after 194 days, which harms nothing: the switch compares epochs for equality only.
+    (With whole seconds, a controller that started right after a burst of jobs repeated their epochs.) 32 bits come round after
+    194 days, which harms nothing: the switch compares epochs for equality only.
     """
     return int(time.time() * 256) % _EPOCHS
 
