@@ -76,8 +76,12 @@ def run(
                 try:
                     through_switch = train("switchsum", options, family, progress, Path(folder), place)
                 except DemoError as error:
-                    account = place.failure() or f"the controller says: {place.account()}"
-                    raise DemoError(f"{error}; {account}".removesuffix("; the controller says: "), error.details) from None
+                    told = str(error)
+                    if (failure := place.failure()) is not None:
+                        told = f"{told}; {failure}"
+                    elif (account := place.account()) and account not in told:
+                        told = f"{told}; the controller says: {account}"
+                    raise DemoError(told, error.details) from None
                 counts = place.counts()
                 progress.begin("gloo", "starting workers")
                 through_gloo = train("gloo", options, family, progress, Path(folder), place)
