@@ -12,7 +12,7 @@ from typing import Any
 
 from switchsum.bmv2_topologies import namespaces
 from switchsum.bmv2_topologies.rack import namespace_of
-from switchsum.bmv2_topologies.switch_process import die_with_starter, end, how_it_ended
+from switchsum.bmv2_topologies.switch_process import end, how_it_ended, start_logged
 
 _PATIENCE_S = 10.0
 _BUFFER_KIB = 16384  # holds a second of 100 Mbit/s while the disk is busy
@@ -49,31 +49,9 @@ class Captures:
         return self
 
     def _start(self, interface: str, path: Path) -> None:
-        command = [
-            self._tcpdump,
-            "-n",
-            "-s",
-            "0",
-            "-B",
-            str(_BUFFER_KIB),
-            "-U",
-            "--immediate-mode",
-            "-Z",
-            "root",
-            "-i",
-            interface,
-            "-w",
-            str(path),
-        ]
-        with self._logs[path].open("wb") as log:
-            self._processes[path] = subprocess.Popen(
-                namespaces.command_inside(self._namespace, command),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                preexec_fn=die_with_starter,
-                process_group=0,
-            )
+        options = ["-n", "-s", "0", "-B", str(_BUFFER_KIB), "-U", "--immediate-mode", "-Z", "root"]
+        command = [self._tcpdump, *options, "-i", interface, "-w", str(path)]
+        self._processes[path] = start_logged(self._namespace, command, self._logs[path])
 
     def _await(self, path: Path) -> None:
         deadline = time.monotonic() + _PATIENCE_S

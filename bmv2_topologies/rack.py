@@ -25,10 +25,10 @@ from switchsum.bmv2_topologies.switch_process import (
     SwitchFailed,
     SwitchProcess,
     check_offloads,
-    die_with_starter,
     end,
     how_it_ended,
     offloads_off,
+    start_logged,
 )
 
 INTERFACE = "eth0"  # of every host
@@ -129,25 +129,11 @@ class Rack:
         (self.folder / "fabric.yaml").write_text(self.file.fabric().as_yaml())
         command = [sys.executable, "-m", "switchsum.cli", "controller", "--switch", self._switch.address]
         # Once for the workers, and once for whoever looks at the rack from outside its network.
-        command += [
-            "--listen",
-            self.file.controller_listen,
-            "--listen",
-            self.controller_socket,
-            "--fabric",
-            str(self.folder / "fabric.yaml"),
-        ]
+        command += ["--listen", self.file.controller_listen, "--listen", self.controller_socket]
+        command += ["--fabric", str(self.folder / "fabric.yaml")]
         command += ["--elements", str(self.file.elements), "--layout", self.file.layout]
-        with (self.folder / "controller.log").open("wb") as log:
-            self._controller = subprocess.Popen(
-                namespaces.command_inside(namespace_of(self.file.name, CONTROLLER), command),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-                preexec_fn=die_with_starter,
-                process_group=0,
-            )
+        namespace = namespace_of(self.file.name, CONTROLLER)
+        self._controller = start_logged(namespace, command, self.folder / "controller.log")
         self._await_controller()
         self.record.parts = {
             "switch": Process.of(self._switch.process.pid),

@@ -35,24 +35,23 @@ class Process:
     @classmethod
     def of(cls, pid: int) -> Process:
         """Raises ProcessLookupError when it is gone."""
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except OSError:
-            raise ProcessLookupError(pid) from None
-        return cls(pid, int(stat.rpartition(")")[2].split()[19]))
+        return cls(pid, int(_stat(pid)[19]))
 
     @property
     def alive(self) -> bool:
         try:
-            return Process.of(self.pid) == self and not _is_zombie(self.pid)
+            found = _stat(self.pid)
         except ProcessLookupError:
             return False
+        return int(found[19]) == self.started and found[0] != "Z"
 
 
-def _is_zombie(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    return True
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat behind the name: the state, then numbers (proc(5))."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        raise ProcessLookupError(pid) from None
 
 
 @dataclass

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import grpc
@@ -22,10 +22,8 @@ from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 from switchsum.bmv2_topologies import namespaces
 
 KINDS = ("softswitch", "bmv2")
-LAYOUT = {
-    "softswitch": "lanes",
-    "bmv2": "wide",
-}  # the build of the switch program that each runs fastest (docs/measurements.md)
+# The build of the switch program that each runs fastest (docs/measurements.md)
+LAYOUT = {"softswitch": "lanes", "bmv2": "wide"}
 BMV2 = "simple_switch_grpc"
 DEVICE_ID = 1
 
@@ -136,17 +134,7 @@ class SwitchProcess:
             links = [word for number, name in ports for word in ("--interface", f"{number}@{name}")]
             command = [sys.executable, "-m", "switchsum.cli", "switch", "--p4runtime", self.address, *links]
             command += ["--device-id", str(DEVICE_ID), "--seed", str(seed), *([] if offload else ["--no-offload"])]
-        with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(
-                namespaces.command_inside(namespace, command),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=folder,  # BMv2 writes files beside itself
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-                preexec_fn=die_with_starter,
-                process_group=0,  # a terminal's Ctrl-C is ours to handle
-            )
+        self.process = start_logged(namespace, command, self.log_path, cwd=folder)  # BMv2 writes files beside itself
 
     def ready(self, patience_s: float = START_PATIENCE_S) -> None:
         """Wait until it answers. Raises SwitchFailed with the end of its log if it does not, or ends before."""
@@ -174,6 +162,21 @@ class SwitchProcess:
     def close(self) -> None:
         """End it and wait for that."""
         end([self.process])
+
+
+def start_logged(namespace: str, command: Sequence[str], log_path: Path, *, cwd: Path | None = None) -> subprocess.Popen[bytes]:
+    """Run a command in a namespace; what it prints goes into a file. It dies with the calling thread."""
+    with log_path.open("wb") as log:
+        return subprocess.Popen(
+            namespaces.command_inside(namespace, command),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            preexec_fn=die_with_starter,
+            process_group=0,  # a terminal's Ctrl-C is ours to handle
+        )
 
 
 def how_it_ended(status: int) -> str:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from switchsum.softswitch.octets import BYTES, INTS, WORDS, copy, folded, put16, u16, word_sum
-from switchsum.softswitch.sockets import PORT_NUMBERS, SocketOutlet, errno_location, poll, recvmmsg, sendmmsg
+from switchsum.softswitch.sockets import PORT_NUMBERS, SocketOutlet, errno_location, recvmmsg, sendmmsg, wait_for_input
 
 if sys.byteorder != "little" or struct.calcsize("P") != 8:
     raise ImportError("the softswitch's UDP ports need a 64-bit little-endian machine")
@@ -38,9 +38,7 @@ MESSAGE_BYTES = 65536
 FRAME_CAPACITY = BATCH_FRAMES + MESSAGES * MAX_SEGMENTS
 BUFFER_BYTES = BATCH_BYTES + MESSAGES * (MESSAGE_BYTES + MAX_SEGMENTS * HEADER_BYTES)
 
-WOKEN = -1  # `Intake.receive` was woken up to end
 
-_POLLIN = 1
 _MSG_DONTWAIT = 0x40
 _EINTR, _EIO, _EAGAIN, _EINVAL, _EMSGSIZE, _ENOPROTOOPT, _EOPNOTSUPP = 4, 5, 11, 22, 90, 92, 95
 _UDP_SEGMENT, _UDP_GRO = 103 << 32 | 17, 104 << 32 | 17  # level IPPROTO_UDP, type from linux/udp.h
@@ -142,12 +140,9 @@ def _receive(  # type: ignore[no-untyped-def]
     polls: pollfd of each port's socket, in the order of `numbers` (port numbers), and last the one that wakes us up.
     datagrams, names, controls, headers: memory of the messages of one recvmmsg. The rest as in Intake.
     """
-    for index in range(len(polls)):
-        polls[index, 1] = _POLLIN
-    if poll(polls.ctypes.data, len(polls), -1) < 0:
-        return 0  # a signal
-    if polls[len(polls) - 1, 1] >> 16:
-        return WOKEN
+    ready = wait_for_input(polls)
+    if ready <= 0:
+        return ready
     count = 0
     position = 0
     progress = True
@@ -424,6 +419,10 @@ class Intake:
 
 
 class Outlet(SocketOutlet):
-    """The sending side of all ports. `offload`: use UDP_SEGMENT as long as the kernel takes it."""
+    """The sending side of all ports."""
 
     _native = staticmethod(_send)
+
+    def __init__(self, sockets: Mapping[int, socket.socket], counts: npt.NDArray[np.int64], *, offload: bool = True) -> None:
+        """`offload`: use UDP_SEGMENT as long as the kernel takes it."""
+        super().__init__(sockets, counts, np.full(1, offload, np.int32))

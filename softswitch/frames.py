@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from switchsum.softswitch.octets import BYTES, INTS, WORDS, copy, folded, put16, u16, word_sum
-from switchsum.softswitch.sockets import PORT_NUMBERS, SocketOutlet, errno_location, poll, recvmmsg, sendmmsg
+from switchsum.softswitch.sockets import PORT_NUMBERS, SocketOutlet, errno_location, recvmmsg, sendmmsg, wait_for_input
 
 MAX_FRAME_BYTES = 9014  # jumbo frames are the largest that hardware forwards: MTU 9000 and the Ethernet header
 MAX_SEGMENTS = 128  # UDP_MAX_SEGMENTS of Linux
@@ -32,7 +32,6 @@ MESSAGE_BYTES = 65536 + 64
 _STRIDE = MESSAGE_BYTES + 1344  # an odd number of cache lines, so that the messages' first bytes do not share a cache set
 FRAME_CAPACITY = MESSAGES * MAX_SEGMENTS
 
-WOKEN = -1  # `Intake.receive` was woken up to end
 
 _VNET = 10  # bytes of virtio_net_hdr
 _NEEDS_CSUM = 1
@@ -44,7 +43,6 @@ _CMSG_BYTES = 40  # CMSG_SPACE(sizeof(tpacket_auxdata))
 _ETHERNET, _IPV4, _UDP = 14, 20, 8
 _HEADERS = _ETHERNET + _IPV4 + _UDP
 
-_POLLIN = 1
 _MSG_TRUNC, _MSG_DONTWAIT = 0x20, 0x40
 _EINTR, _EAGAIN, _EMSGSIZE, _ENOBUFS = 4, 11, 90, 105
 _SEND_SEGMENTS = 60
@@ -158,12 +156,9 @@ def _receive(polls, numbers, controls, headers, buffer, ports, offsets, lengths,
     controls, headers: memory of the messages, whose data the kernel writes into the first MESSAGES * _STRIDE bytes of buffer;
     runs are cut apart behind them. The rest as in Intake.
     """
-    for index in range(len(polls)):
-        polls[index, 1] = _POLLIN
-    if poll(polls.ctypes.data, len(polls), -1) < 0:
-        return 0  # a signal
-    if polls[len(polls) - 1, 1] >> 16:
-        return WOKEN
+    ready = wait_for_input(polls)
+    if ready <= 0:
+        return ready
     count = 0
     used = 0  # messages
     position = MESSAGES * _STRIDE
@@ -416,7 +411,7 @@ class Outlet(SocketOutlet):
     ) -> None:
         """`longest`: bytes of the longest frame that may be part of a run, by port number; 0 where it is missing. The kernel
         does not compare a run with the interface's MTU as it does single frames."""
-        super().__init__(sockets, counts)
-        self._offload = np.zeros(PORT_NUMBERS, np.int32)
+        lengths = np.zeros(PORT_NUMBERS, np.int32)
         for number, length in (longest or {}).items():
-            self._offload[number] = length
+            lengths[number] = length
+        super().__init__(sockets, counts, lengths)

@@ -8,6 +8,7 @@ import logging
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Protocol
@@ -15,11 +16,12 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from switchsum.softswitch.sockets import WOKEN
+
 _Bytes = npt.NDArray[np.uint8]
 _Ints = npt.NDArray[np.int32]
 _Longs = npt.NDArray[np.int64]
 
-_WOKEN = -1
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33  # Python's socket module has no names for them
 _SOCKET_BUFFER_BYTES = 16 << 20
 _DROP_PORT = 511  # v1model: the egress port of a dropped packet
@@ -47,7 +49,7 @@ class PacketProcessor(Protocol):
 
 
 class Intake(Protocol):
-    """Where batches come from: `datagrams.Intake` or `frames.Intake`. `receive` returns -1 when it was woken up to end."""
+    """Where batches come from: `datagrams.Intake` or `frames.Intake`. `receive` returns WOKEN when it was woken up to end."""
 
     buffer: _Bytes
     ports: _Ints
@@ -63,7 +65,7 @@ class Outlet(Protocol):
     def send(self, ports: _Ints, offsets: _Longs, lengths: _Ints, buffer: _Bytes) -> None: ...
 
 
-class Ports:
+class Ports(ABC):
     """All ports of one switch and the thread that serves them; the subclass opens the sockets and knows what travels there."""
 
     def __init__(self, dataplane_provider: Callable[[], PacketProcessor | None], sockets: dict[int, socket.socket]) -> None:
@@ -76,9 +78,9 @@ class Ports:
     # The statistics; DROPPED_NO_PIPELINE and INTERNAL_ERRORS must be among them.
     count_names: type[IntEnum]
 
+    @abstractmethod
     def _open(self, wake: socket.socket, counts: _Longs) -> tuple[Intake, Outlet]:
         """Both ends of the loop, for the serving thread."""
-        raise NotImplementedError
 
     @property
     def statistics(self) -> dict[str, int]:
@@ -102,7 +104,7 @@ class Ports:
         intake, outlet = self._open(self._wake_reader, self._counts)
         no_pipeline = self.count_names["DROPPED_NO_PIPELINE"]
         internal_errors = self.count_names["INTERNAL_ERRORS"]
-        while (count := intake.receive()) != _WOKEN:
+        while (count := intake.receive()) != WOKEN:
             if not count:
                 continue
             dataplane = self._provider()

@@ -15,19 +15,34 @@ recvmmsg = nb.types.ExternalFunction("recvmmsg", nb.int32(nb.int32, nb.intp, nb.
 sendmmsg = nb.types.ExternalFunction("sendmmsg", nb.int32(nb.int32, nb.intp, nb.uint32, nb.int32))
 errno_location = nb.types.ExternalFunction("__errno_location", nb.types.CPointer(nb.int32)())
 
+WOKEN = -1  # `Intake.receive` was woken up to end
+_POLLIN = 1
+
+
+@nb.njit(nb.int64(nb.int32[:, ::1]), cache=True, nogil=True)
+def wait_for_input(polls):  # type: ignore[no-untyped-def]
+    """Wait until a socket has something: 1, 0 after a signal, WOKEN if it is the last. polls: pollfd (see datagrams)."""
+    for index in range(len(polls)):
+        polls[index, 1] = _POLLIN
+    if poll(polls.ctypes.data, len(polls), -1) < 0:
+        return 0
+    return WOKEN if polls[len(polls) - 1, 1] >> 16 else 1
+
 
 class SocketOutlet:
     """The sending side of all ports of a switch; the subclass has the compiled code."""
 
     _native: Callable[..., Any]  # (ports, offsets, lengths, buffer, descriptors by port number, offload, counts)
 
-    def __init__(self, sockets: Mapping[int, socket.socket], counts: npt.NDArray[np.int64], *, offload: bool = True) -> None:
-        """`sockets` by port number; `counts`: the module's Count."""
+    def __init__(
+        self, sockets: Mapping[int, socket.socket], counts: npt.NDArray[np.int64], offload: npt.NDArray[np.int32]
+    ) -> None:
+        """`sockets` by port number; `counts`: the module's Count; `offload`: as the compiled code has it."""
         self._descriptors = np.full(PORT_NUMBERS, -1, np.int32)
         for number, opened in sockets.items():
             self._descriptors[number] = opened.fileno()
         self._counts = counts
-        self._offload = np.full(1, offload, np.int32)
+        self._offload = offload
 
     def send(
         self,

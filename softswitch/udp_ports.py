@@ -11,7 +11,6 @@ dataplane on port p as
 and a frame that leaves the dataplane on port p goes, as its UDP payload, from that socket to the frame's IPv4 destination
 and UDP destination port. The port learns nothing: what is no sound IPv4/UDP frame for 127.0.0.0/8 is counted by reason and
 dropped, as a host's network stack would.
-
 """
 
 import contextlib

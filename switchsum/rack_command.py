@@ -244,7 +244,8 @@ def _print_record(name: str) -> bool:
         typer.echo(f"rack {name}: left behind by a crash; remove it: switchsum rack down {name}")
         return False
     rack_as_json = record.rack
-    problem = f"BROKEN: {'; '.join(record.failures())}" if record.failures() else "up"
+    failures = record.failures()
+    problem = f"BROKEN: {'; '.join(failures)}" if failures else "up"
     switch = rack_as_json["switch"]
     typer.echo(f"rack {name}: {problem}; {switch['kind']}, {switch['elements']} elements a packet, from {record.file}")
     for worker in rack_as_json["workers"]:
@@ -255,4 +256,4 @@ def _print_record(name: str) -> bool:
         namespace = rack.namespace_of(name, worker["name"])
         typer.echo(f"  {worker['name']:<12} {worker['address']:<15} {speed}{losses}; namespace {namespace}")
     typer.echo(f"  controller   {rack_as_json['controller']['listen']}; logs in {record.folder}")
-    return not record.failures()
+    return not failures

@@ -18,8 +18,9 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
-from switchsum.softswitch.datagrams import MAX_DATAGRAM_BYTES, WOKEN, Count, Intake, Outlet
+from switchsum.softswitch.datagrams import MAX_DATAGRAM_BYTES, Count, Intake, Outlet
 from switchsum.softswitch.dataplane import Dataplane, Program
+from switchsum.softswitch.sockets import WOKEN
 from switchsum.softswitch.tables import Exact
 from switchsum.softswitch.udp_ports import UdpPorts
 
