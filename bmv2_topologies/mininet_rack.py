@@ -172,6 +172,8 @@ class RackTopo(Topo):
         rack = load_rack(str(file))
         self.rack = rack
         switch, controller, workers = rack["switch"], rack["controller"], rack["workers"]
+        if controller is None:
+            raise RackError(f"{file}: a rack of kind {switch['kind']} has no switch of ours; Mininet has bridges of its own")
         self.addSwitch(switch["name"], dpid="1", rack=rack)
         for station in (*workers, controller):
             interface = interface_name(station["name"], 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import json
 import os
 import shutil
 import socket
@@ -12,6 +13,7 @@ import struct
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -138,6 +140,20 @@ def enter(namespace: str) -> None:
 def command_inside(namespace: str, command: Sequence[str]) -> list[str]:
     """The command line that runs `command` in the namespace: `ip` becomes it, so the process id stays the same."""
     return ["ip", "netns", "exec", namespace, *command]
+
+
+@dataclass(frozen=True)
+class Shaper:
+    """What a token bucket has let through: bytes as it counts them, each segment with its own headers; packets it dropped."""
+
+    sent_bytes: int
+    dropped: int
+
+
+def shapers(namespace: str) -> dict[str, Shaper]:
+    """The token buckets of a namespace, by interface."""
+    found = json.loads(run("tc", "-n", namespace, "-s", "-j", "qdisc", "show"))
+    return {each["dev"]: Shaper(each["bytes"], each["drops"]) for each in found if each["kind"] == "tbf"}
 
 
 def turn_off(namespace: str, interface: str, offloads: Iterable[str]) -> None:

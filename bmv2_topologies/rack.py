@@ -5,6 +5,8 @@
     eth0 10.83.0.12/24 ─────── port2 ┼─ softswitch or BMv2 ── port3 ─┘   switchsum controller
                                      └─ P4Runtime: a Unix socket, which the controller uses
 
+With the kind `bridge` the kernel's bridge joins the ports; there is no program and no controller.
+
 Everything that workers say crosses the switch: contributions, but also ARP, ping, and TCP to the controller and each other.
 Shaping is by tbf at both ends of a worker's link; what is lost on purpose, the switch's drop simulator drops.
 """
@@ -22,6 +24,7 @@ from switchsum.bmv2_topologies.janitor import Janitor
 from switchsum.bmv2_topologies.rack_file import CONTROLLER, PREFIX_LENGTH, Link, RackError, RackFile, mac_of
 from switchsum.bmv2_topologies.state import Process, Record
 from switchsum.bmv2_topologies.switch_process import (
+    BRIDGE,
     SwitchFailed,
     SwitchProcess,
     check_offloads,
@@ -32,6 +35,7 @@ from switchsum.bmv2_topologies.switch_process import (
 )
 
 INTERFACE = "eth0"  # of every host
+_BRIDGE_INTERFACE = "br0"
 _CONTROLLER_PATIENCE_S = 60.0
 _LAST_LINES = 8
 
@@ -51,7 +55,7 @@ class Rack:
         self._bmv2, self._offload, self._seed = bmv2, offload, seed
         self.folder = state.reserve(rack.name)
         self._janitor = Janitor(rack.name)
-        hosts = [*(worker.name for worker in rack.workers), CONTROLLER]
+        hosts = [*(worker.name for worker in rack.workers), *([CONTROLLER] if rack.has_controller else [])]
         names = [namespace_of(rack.name, host) for host in (rack.switch_name, *hosts)]
         self.record = Record(
             name=rack.name,
@@ -90,7 +94,8 @@ class Rack:
         for namespace in self.record.namespaces:
             namespaces.add(namespace)
         links = [(w.name, w.port, w.address, w.link) for w in self.file.workers]
-        links.append((CONTROLLER, self.file.controller_port, self.file.controller_address, Link()))
+        if self.file.has_controller:
+            links.append((CONTROLLER, self.file.controller_port, self.file.controller_address, Link()))
         addresses = {host: str(address) for host, _, address, _ in links}
         off = offloads_off(self.file.kind if self._offload else "bmv2")
         for host, port, address, link in links:
@@ -106,10 +111,18 @@ class Rack:
             for where, name in ((namespace, INTERFACE), (self.switch_namespace, f"port{port}")):
                 namespaces.turn_off(where, name, off)
                 if link.rate_bps is not None:
-                    shaper = f"tbf rate {link.rate_bps}bit burst {link.burst} limit {link.queue}"
+                    shaper = f"tbf rate {link.rate_bps}bit burst {self.file.burst_of(link)} limit {link.queue}"
                     namespaces.tc(where, [f"qdisc replace dev {name} root {shaper}"])
 
+    def _bridge(self) -> None:
+        ports = [f"link set port{worker.port} master {_BRIDGE_INTERFACE}" for worker in self.file.workers]
+        lines = [f"link add {_BRIDGE_INTERFACE} type bridge", f"link set {_BRIDGE_INTERFACE} up", *ports]
+        namespaces.ip(self.switch_namespace, lines)
+
     def _start(self) -> None:
+        if self.file.kind == BRIDGE:
+            self._bridge()
+            return
         ports = {port: f"port{port}" for port in range(1, self.file.controller_port + 1)}
         check_offloads(
             self.file.kind,
@@ -156,6 +169,17 @@ class Rack:
     def _last_words(self, part: str) -> str:
         lines = (self.folder / f"{part}.log").read_text(errors="replace").strip().splitlines()[-_LAST_LINES:]
         return " / ".join(lines) or "it printed nothing"
+
+    def shaped(self) -> list[tuple[namespaces.Shaper, namespaces.Shaper]] | None:
+        """By rank: the shapers of a worker's link, from the worker and to it; None if a link has none."""
+        down = namespaces.shapers(self.switch_namespace)
+        pairs = []
+        for worker in self.file.workers:
+            up = namespaces.shapers(namespace_of(self.file.name, worker.name)).get(INTERFACE)
+            if up is None:
+                return None
+            pairs.append((up, down[f"port{worker.port}"]))
+        return pairs
 
     def failure(self) -> str | None:
         """What has ended that should not have, with its last words; None while all is well."""

@@ -1,7 +1,7 @@
 """A rack as a YAML file describes it: one switch, its workers, and the links between them.
 
     switches:
-      tor: {kind: softswitch, elements: 256}     # or bmv2; tor is the switch's name
+      tor: {kind: softswitch, elements: 256}     # or bmv2, or bridge; tor is the switch's name
     link: {rate: 100 Mbit/s, mtu: 1500}          # of every worker that has none of its own
     loss: {in: 0.01, out: 0.01}                  # share of packets that the switch drops, in from and out to each worker
     workers:                                     # ranks in this order
@@ -10,7 +10,8 @@
 
 Only `workers` is required. Without `rate` a link is as fast as the machine. `burst` is how much a link may send at once after
 a pause (tc-tbf(8)). All addresses lie in 10.83.0.0/24, where .1 is the switch and .254 the controller, unless `network` names
-another /24. `switches` is a mapping so that a second level fits in later; today there is exactly one.
+another /24. `switches` is a mapping so that a second level fits in later; today there is exactly one. A `bridge` is the
+kernel's: the same network without a switch program and without a controller, for comparisons.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from ipaddress import AddressValueError, IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
-from switchsum.bmv2_topologies.switch_process import KINDS, LAYOUT
+from switchsum.bmv2_topologies.switch_process import BRIDGE, LAYOUT
+from switchsum.bmv2_topologies.switch_process import KINDS as PROGRAMMABLE_KINDS
 from switchsum.controller import fabric as fabrics
 from switchsum.controller import yaml_fields
 from switchsum.controller.fabric import SWITCH_MAC, Loss, RackFabric, Station
 from switchsum.controller.yaml_fields import Place
 from switchsum.p4src.layout import DEFAULT_ELEMENTS, ELEMENT_CHOICES, HEADER_BYTES, MAX_WORKERS
 
+KINDS = (*PROGRAMMABLE_KINDS, BRIDGE)
 CONTROLLER = "controller"
 CONTROLLER_PORT = 50099
 PREFIX_LENGTH = 24
@@ -45,6 +48,8 @@ _LEAST_MTU, _GREATEST_MTU = 576, 9000  # RFC 791's least datagram; what the soft
 # A burst too small for the kernel's clock slows a link down; more than a whole UDP_SEGMENT send spares cutting it apart early.
 _BURST_S = 0.002
 _LEAST_BURST = 16 << 10
+# A TCP run of 64 KB that is larger than the burst is cut into packets, one by one, at a multiple of the processor's time.
+_LEAST_BRIDGE_BURST = 128 << 10
 # The queue holds more than a host's send buffer (host_agent/transport.py), so that a full one blocks the sender.
 _QUEUE_S = 0.04
 _LEAST_QUEUE = 512 << 10
@@ -56,11 +61,13 @@ class RackError(ValueError):
 
 @dataclass(frozen=True)
 class Link:
-    """Both directions of a worker's cable. `rate_bps`: None for as fast as the machine; `burst_bytes`: 0 for what suits it."""
+    """Both directions of a worker's cable. `rate_bps`: None for as fast as the machine; `burst_bytes`, `queue_bytes`: 0 for
+    what suits it."""
 
     rate_bps: int | None = None
     burst_bytes: int = 0
     mtu: int = 1500
+    queue_bytes: int = 0
 
     @property
     def burst(self) -> int:
@@ -70,7 +77,7 @@ class Link:
     @property
     def queue(self) -> int:
         """Bytes that wait before the link at most."""
-        return max(_LEAST_QUEUE, int(_QUEUE_S * (self.rate_bps or 0) / 8))
+        return self.queue_bytes or max(_LEAST_QUEUE, int(_QUEUE_S * (self.rate_bps or 0) / 8))
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,10 @@ class RackFile:
         return self.network[254]
 
     @property
+    def has_controller(self) -> bool:
+        return self.kind != BRIDGE
+
+    @property
     def controller_port(self) -> int:
         """Switch port at which the controller sits: the last."""
         return len(self.workers) + 1
@@ -119,8 +130,14 @@ class RackFile:
 
     @property
     def layout(self) -> str:
-        """The build of the switch program that this kind of switch runs fastest."""
-        return LAYOUT[self.kind]
+        """The build of the switch program that this kind of switch runs fastest; "" for a bridge, which runs none."""
+        return LAYOUT.get(self.kind, "")
+
+    def burst_of(self, link: Link) -> int:
+        """Bytes that a worker's link may send at once, as tbf takes them."""
+        if self.kind == BRIDGE and not link.burst_bytes:
+            return max(link.burst, _LEAST_BRIDGE_BURST)
+        return link.burst
 
     def fabric(self) -> RackFabric:
         """What the controller must know of it."""
@@ -139,7 +156,7 @@ class RackFile:
         Raises RackError naming the option that does not fit.
         """
         if kind is not None and kind not in KINDS:
-            raise RackError(f"--switch {kind} is no kind of switch; choose {' or '.join(KINDS)}")
+            raise RackError(f"--switch {kind} is no kind of switch; choose {_either(KINDS)}")
         if elements is not None and elements not in ELEMENT_CHOICES:
             raise RackError(f"--elements {elements} is not compiled; choose {_listed(ELEMENT_CHOICES)}")
         if loss is not None and not 0 <= loss < 1:
@@ -157,10 +174,52 @@ class RackFile:
                 raise RackError(
                     f"--elements {elements} needs an MTU of {packet_bytes(changed.elements)}; {worker.name} has less"
                 )
+            if changed.kind == BRIDGE and worker.loss != Loss():
+                raise RackError(f"{worker.name} has loss, but {_BRIDGE_DROPS_NOTHING}, or --loss 0")
         return changed
 
+    def with_workers(self, count: int) -> RackFile:
+        """The same rack with that many workers: the first ones, or more of the first one's kind at free addresses.
+
+        Raises RackError.
+        """
+        if not 1 <= count <= MAX_WORKERS:
+            raise RackError(f"{count} workers are not possible: a job has 1 to {MAX_WORKERS}")
+        workers = list(self.workers[:count])
+        taken = {self.switch_address, self.controller_address, *(worker.address for worker in workers)}
+        names = {self.switch_name, *(worker.name for worker in workers)}
+        free = (address for address in self.network.hosts() if address > workers[0].address and address not in taken)
+        new_names = (name for number in range(2 * MAX_WORKERS + 1) if (name := f"w{number}") not in names)
+        while len(workers) < count:
+            address = next(free, None)
+            if address is None:
+                raise RackError(f"network {self.network} has no room for {count} workers behind {workers[0].address}")
+            rank = len(workers)
+            workers.append(replace(workers[0], name=next(new_names), rank=rank, port=rank + 1, address=address))
+        return replace(self, workers=tuple(workers))
+
+    def with_links(self, *, rate_bps: int | None = None, burst_bytes: int = 0, queue_bytes: int = 0) -> RackFile:
+        """The same rack with all workers' links changed; None and 0 leave a field as it is."""
+
+        def changed(link: Link) -> Link:
+            return replace(
+                link,
+                rate_bps=rate_bps or link.rate_bps,
+                burst_bytes=burst_bytes or link.burst_bytes,
+                queue_bytes=queue_bytes or link.queue_bytes,
+            )
+
+        return replace(self, workers=tuple(replace(worker, link=changed(worker.link)) for worker in self.workers))
+
     def as_json(self) -> dict[str, Any]:
-        """Everything, resolved, for programs."""
+        """Everything, resolved, for programs. Behind a bridge, "controller" and "fabric" are None."""
+        controller = {
+            "name": CONTROLLER,
+            "address": str(self.controller_address),
+            "mac": mac_of(self.controller_address),
+            "port": self.controller_port,
+            "listen": self.controller_listen,
+        }
         return {
             "name": self.name,
             "switch": {
@@ -171,13 +230,7 @@ class RackFile:
                 "address": str(self.switch_address),
                 "mac": _mac_text(SWITCH_MAC),
             },
-            "controller": {
-                "name": CONTROLLER,
-                "address": str(self.controller_address),
-                "mac": mac_of(self.controller_address),
-                "port": self.controller_port,
-                "listen": self.controller_listen,
-            },
+            "controller": controller if self.has_controller else None,
             "prefix_length": PREFIX_LENGTH,
             "workers": [
                 {
@@ -188,7 +241,7 @@ class RackFile:
                     "port": worker.port,
                     "link": {
                         "rate_bps": worker.link.rate_bps,
-                        "burst_bytes": worker.link.burst,
+                        "burst_bytes": self.burst_of(worker.link),
                         "limit_bytes": worker.link.queue,
                         "mtu": worker.link.mtu,
                     },
@@ -196,7 +249,7 @@ class RackFile:
                 }
                 for worker in self.workers
             ],
-            "fabric": self.fabric().as_yaml(),
+            "fabric": self.fabric().as_yaml() if self.has_controller else None,
         }
 
 
@@ -220,6 +273,7 @@ def parse(text: str, source: str) -> RackFile:
     return _rack(yaml_fields.parse(text, source, RackError), Path(source).stem)
 
 
+_BRIDGE_DROPS_NOTHING = "a bridge drops nothing on purpose: leave `loss` out"
 _NAME_FORM = "a name: a letter, then up to 19 letters, digits and hyphens, in lower case"
 _RATE_FORM = "a rate, such as 100 Mbit/s or 1 Gbit/s"
 _BYTES_FORM = "a number of bytes, such as 64 KiB or 1500 B"
@@ -241,6 +295,10 @@ def _rack(top: Place, stem: str) -> RackFile:
         workers.append(_worker(worker_name, place, workers, switch_name, network, link, loss, elements))
     if not workers:
         fields["workers"].fail("no worker is listed")
+    if kind == BRIDGE and "loss" in fields:
+        fields["loss"].fail(_BRIDGE_DROPS_NOTHING)
+    if kind == BRIDGE and (lossy := [worker.name for worker in workers if worker.loss != Loss()]):
+        fields["workers"].fail(f"{lossy[0]} has loss, but {_BRIDGE_DROPS_NOTHING}")
     if len(workers) > MAX_WORKERS:
         fields["workers"].fail(f"{len(workers)} workers are listed; a job has at most {MAX_WORKERS}")
     return RackFile(name, switch_name, kind, elements, network, tuple(workers))
@@ -255,7 +313,7 @@ def _switch(place: Place) -> tuple[str, str, int]:
     fields = body.fields({"kind", "elements"})
     kind = fields["kind"].text() if "kind" in fields else "softswitch"
     if kind not in KINDS:
-        fields["kind"].fail(f"{kind!r} is no kind of switch; write {' or '.join(KINDS)}")
+        fields["kind"].fail(f"{kind!r} is no kind of switch; write {_either(KINDS)}")
     elements = fields["elements"].convert(_whole, "a number") if "elements" in fields else DEFAULT_ELEMENTS
     if elements not in ELEMENT_CHOICES:
         fields["elements"].fail(f"{elements} elements a packet are not compiled; write {_listed(ELEMENT_CHOICES)}")
@@ -355,6 +413,23 @@ def _bytes(text: str) -> int:
     if match is None:
         raise ValueError(text)
     return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def parse_rate(text: str) -> int:
+    """Bits a second of "100 Mbit/s", "100mbit" or, as on a command line, "100M". Raises ValueError that says what to write."""
+    for written in (text, f"{text.strip()}bit"):
+        try:
+            rate = _rate(written)
+        except (ValueError, OverflowError):
+            continue
+        if _LEAST_RATE <= rate <= _GREATEST_RATE:
+            return rate
+        raise ValueError(f"{text} is out of range: 10 kbit/s to 100 Gbit/s")
+    raise ValueError(f"{text!r} is not {_RATE_FORM}")
+
+
+def _either(words: tuple[str, ...]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def _listed(numbers: tuple[int, ...]) -> str:

@@ -47,6 +47,7 @@ class _Run:
 def environment(rack: Mapping[str, Any], rank: int) -> dict[str, str]:
     """What torchrun would set on a host of its own for each worker, and where our controller is. `rack`: RackFile.as_json()."""
     workers = rack["workers"]
+    controller = {"SWITCHSUM_CONTROLLER": rack["controller"]["listen"]} if rack["controller"] is not None else {}
     return {
         "RANK": str(rank),
         "LOCAL_RANK": "0",
@@ -55,7 +56,7 @@ def environment(rack: Mapping[str, Any], rank: int) -> dict[str, str]:
         "LOCAL_WORLD_SIZE": "1",
         "MASTER_ADDR": workers[0]["address"],
         "MASTER_PORT": str(MASTER_PORT),
-        "SWITCHSUM_CONTROLLER": rack["controller"]["listen"],
+        **controller,
         "SWITCHSUM_DATA_ADDRESS": workers[rank]["address"],
         "GLOO_SOCKET_IFNAME": INTERFACE,  # a host's name may resolve to an address of elsewhere
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),

@@ -22,6 +22,7 @@ from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 from switchsum.bmv2_topologies import namespaces
 
 KINDS = ("softswitch", "bmv2")
+BRIDGE = "bridge"  # the kernel's own, in a switch's place: it forwards, and runs no program
 # The build of the switch program that each runs fastest (docs/measurements.md)
 LAYOUT = {"softswitch": "lanes", "bmv2": "wide"}
 BMV2 = "simple_switch_grpc"
@@ -86,7 +87,7 @@ def _output(command: list[str]) -> str:
 
 def offloads_off(kind: str) -> tuple[str, ...]:
     """What must be off at both ends of every link of such a switch."""
-    return _BMV2_OFFLOADS_OFF if kind == "bmv2" else _SOFTSWITCH_OFFLOADS_OFF
+    return {"bmv2": _BMV2_OFFLOADS_OFF, "softswitch": _SOFTSWITCH_OFFLOADS_OFF, BRIDGE: ()}[kind]
 
 
 def check_offloads(kind: str, interfaces: list[tuple[str, str]]) -> None:

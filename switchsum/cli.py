@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import Abort, TyperException
 
-from switchsum import __version__, rack_command
+from switchsum import __version__, bench_command, rack_command
 from switchsum.demo.options import BadOption, DemoOptions
 from switchsum.failures import CommandFailed, require
 
@@ -34,6 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(rack_command.app, name="rack")
+app.add_typer(bench_command.app, name="bench")
 
 
 def _show_version(wanted: bool) -> None:

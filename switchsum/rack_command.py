@@ -30,7 +30,7 @@ def _help_without_command(context: typer.Context) -> None:
 
 
 FileArgument = Annotated[Path, typer.Argument(help="The rack's YAML file, such as bmv2_topologies/racks/four.yaml.")]
-SwitchOption = Annotated[str | None, typer.Option("--switch", help="softswitch or bmv2, whatever the file says.")]
+SwitchOption = Annotated[str | None, typer.Option("--switch", help="softswitch, bmv2 or bridge, whatever the file says.")]
 ElementsOption = Annotated[int | None, typer.Option(help="Numbers per packet: 64, 128 or 256, whatever the file says.")]
 LossOption = Annotated[
     float | None, typer.Option(help="Share of packets lost in each direction of each worker's link, whatever the file says.")
@@ -247,7 +247,8 @@ def _print_record(name: str) -> bool:
     failures = record.failures()
     problem = f"BROKEN: {'; '.join(failures)}" if failures else "up"
     switch = rack_as_json["switch"]
-    typer.echo(f"rack {name}: {problem}; {switch['kind']}, {switch['elements']} elements a packet, from {record.file}")
+    program = f", {switch['elements']} elements a packet" if rack_as_json["controller"] is not None else ""
+    typer.echo(f"rack {name}: {problem}; {switch['kind']}{program}, from {record.file}")
     for worker in rack_as_json["workers"]:
         rate = worker["link"]["rate_bps"]
         speed = f"{rate / 1e6:g} Mbit/s" if rate else "not shaped"
@@ -255,5 +256,6 @@ def _print_record(name: str) -> bool:
         losses = f", loss {worker['loss']['in']:g} in, {worker['loss']['out']:g} out" if any(worker["loss"].values()) else ""
         namespace = rack.namespace_of(name, worker["name"])
         typer.echo(f"  {worker['name']:<12} {worker['address']:<15} {speed}{losses}; namespace {namespace}")
-    typer.echo(f"  controller   {rack_as_json['controller']['listen']}; logs in {record.folder}")
+    if (controller := rack_as_json["controller"]) is not None:
+        typer.echo(f"  controller   {controller['listen']}; logs in {record.folder}")
     return not failures

@@ -17,6 +17,7 @@ MAY_IMPORT = {
     "host_agent": {"protos", "p4src"},
     "softswitch": set[str](),
     "bmv2_topologies": {"controller", "softswitch", "p4src"},
+    "measure": {"host_agent", "p4src"},
 }
 
 

@@ -69,7 +69,7 @@ def test_the_controller_is_told_all_it_needs() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("kind: bmv2", "kind: x", "some.yaml line 3, switches.tor.kind: 'x' is no kind of switch; write softswitch or bmv2"),
+        ("kind: bmv2", "kind: x", "some.yaml line 3, switches.tor.kind: 'x' is no kind of switch; write softswitch, bmv2 or bridge"),
         ("elements: 64", "elements: 65", "some.yaml line 3, switches.tor.elements: 65 elements a packet are not compiled"),
         ("elements: 64", "elements: many", "some.yaml line 3, switches.tor.elements: 'many' is not a number"),
         ("elements: 64}", "elements: 64}\n  top: {}", "some.yaml line 2, switches: 2 switches are listed; a rack has one"),
@@ -150,7 +150,7 @@ def test_options_change_a_rack() -> None:
     assert {worker.loss for worker in changed.workers} == {Loss(0.2, 0.2)}
     assert rack.changed() == rack
     for options, complaint in (
-        ({"kind": "cisco"}, "--switch cisco is no kind of switch; choose softswitch or bmv2"),
+        ({"kind": "cisco"}, "--switch cisco is no kind of switch; choose softswitch, bmv2 or bridge"),
         ({"elements": 7}, "--elements 7 is not compiled; choose 64, 128, 256"),
         ({"loss": 1.0}, "--loss 1.0 is not a probability from 0 to below 1, such as 0.01"),
         ({"name": "A b"}, "--name 'A b' is not a name"),

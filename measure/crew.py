@@ -1,0 +1,172 @@
+"""The ranks of one fabric as the coordinator sees them: asked all at once, and named when one fails."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from switchsum.measure.channel import Channel, Closed
+
+_LOOK_S = 0.2  # how often the fabric is looked at while answers are awaited
+# When one rank says that something failed, a peer's death may be the cause, and is heard a moment later.
+_CAUSE_S = 2.0
+
+
+class BenchmarkFailed(RuntimeError):
+    """The experiment cannot go on; the text names the rank and says why."""
+
+
+@dataclass(frozen=True)
+class LinkCounters:
+    """By rank: bytes (sent, received) over its link. `queue_drops`: packets that full queues of the links dropped, in all."""
+
+    carried: list[tuple[int, int]]
+    queue_drops: int
+
+
+class Site(Protocol):
+    """Where a crew works: a rack, loopback, or real hosts."""
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """What each rank is called in errors, such as "worker 2 (w2)"."""
+
+    @property
+    def rendezvous(self) -> str:
+        """Where the ranks meet: torch.distributed's init_method."""
+
+    @property
+    def link_rate_bps(self) -> int | None:
+        """Of every worker's link, each direction; None where nothing limits it, or nobody knows."""
+
+    @property
+    def switch_pids(self) -> Sequence[int]:
+        """Processes of the switch, if it is on this machine."""
+
+    def link_counters(self) -> LinkCounters | None:
+        """What the links have carried until now; None where only the workers can tell."""
+
+    def obituary(self, rank: int) -> str | None:
+        """How a rank's process ended and what it said last; None if it lives, or is on another host."""
+
+    def failure(self) -> str | None:
+        """What of the fabric has ended that should not have."""
+
+
+@dataclass(frozen=True)
+class _Member:
+    channel: Channel
+    hello: Mapping[str, Any]
+
+
+class Crew:
+    """All ranks of a site, connected."""
+
+    def __init__(self, site: Site, listener: socket.socket, patience_s: float) -> None:
+        """Wait until each of the site's ranks has connected. Raises BenchmarkFailed."""
+        self.site = site
+        found: dict[int, _Member] = {}
+        deadline = time.monotonic() + patience_s
+        listener.settimeout(_LOOK_S)
+        while len(found) < len(site.labels):
+            try:
+                accepted, _ = listener.accept()
+            except TimeoutError:
+                self._look(range(len(site.labels)))
+                if time.monotonic() > deadline:
+                    missing = ", ".join(label for rank, label in enumerate(site.labels) if rank not in found)
+                    raise BenchmarkFailed(f"{missing} did not start within {patience_s:g} s") from None
+                continue
+            accepted.settimeout(None)
+            channel = Channel(accepted)
+            hello = channel.receive()
+            found[hello["rank"]] = _Member(channel, hello)
+        self._members = [found[rank] for rank in sorted(found)]
+
+    @property
+    def ranks(self) -> int:
+        return len(self._members)
+
+    @property
+    def hellos(self) -> list[Mapping[str, Any]]:
+        """What worker.Worker.hello said, by rank."""
+        return [member.hello for member in self._members]
+
+    @property
+    def link_rate_bps(self) -> int | None:
+        """As the site knows it, else as the ranks' drivers tell it, if each rank has an interface for itself."""
+        if self.site.link_rate_bps is not None:
+            return self.site.link_rate_bps
+        rates: list[int] = [hello["rate_bps"] for hello in self.hellos if hello["alone"] and hello["rate_bps"] is not None]
+        return min(rates) if len(rates) == self.ranks else None
+
+    def ask(self, command: str, patience_s: float, /, **values: Any) -> list[dict[str, Any]]:
+        """Have every rank do something; the answers by rank. Raises BenchmarkFailed naming the rank that failed."""
+        return self.ask_each(command, patience_s, [values] * self.ranks)
+
+    def ask_each(self, command: str, patience_s: float, values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Like ask(), with values of its own for each rank."""
+        for rank, member in enumerate(self._members):
+            try:
+                member.channel.send(do=command, **values[rank])
+            except Closed:
+                raise BenchmarkFailed(self._death(rank)) from None
+        answers: dict[int, dict[str, Any]] = {}
+        failed: list[str] = []
+        deadline = time.monotonic() + patience_s
+        with selectors.DefaultSelector() as selector:
+            for rank, member in enumerate(self._members):
+                selector.register(member.channel, selectors.EVENT_READ, rank)
+            while len(answers) < self.ranks:
+                ready = selector.select(min(_LOOK_S, max(0.0, deadline - time.monotonic())))
+                for key, _ in ready:
+                    rank = key.data
+                    try:
+                        answers[rank] = self._members[rank].channel.receive()
+                    except Closed:
+                        raise BenchmarkFailed(self._death(rank)) from None
+                    selector.unregister(key.fileobj)
+                    if "error" in answers[rank] and not failed:
+                        failed.append(f"{self.site.labels[rank]}: {answers[rank]['error']}")
+                        deadline = min(deadline, time.monotonic() + _CAUSE_S)
+                if not ready:
+                    self._look([rank for rank in range(self.ranks) if rank not in answers])
+                    if time.monotonic() > deadline:
+                        break
+        if failed:
+            self._look(range(self.ranks))
+            raise BenchmarkFailed(failed[0])
+        if missing := [self.site.labels[rank] for rank in range(self.ranks) if rank not in answers]:
+            raise BenchmarkFailed(f"{', '.join(missing)} did not answer within {patience_s:g} s ({command}); see --timeout")
+        return [answers[rank] for rank in range(self.ranks)]
+
+    def _look(self, ranks: Sequence[int]) -> None:
+        """Raise BenchmarkFailed if one of these ranks, or something of the fabric, has ended."""
+        for rank in ranks:
+            if (told := self.site.obituary(rank)) is not None:
+                raise BenchmarkFailed(f"{self.site.labels[rank]} {told}")
+        if (told := self.site.failure()) is not None:
+            raise BenchmarkFailed(told)
+
+    def _death(self, rank: int) -> str:
+        deadline = time.monotonic() + _CAUSE_S
+        while (told := self.site.obituary(rank)) is None and time.monotonic() < deadline:
+            time.sleep(0.02)  # the connection closes a moment before the process can be waited for
+        return f"{self.site.labels[rank]} {told or 'closed its connection: it ended, or its host is gone'}"
+
+    def dismiss(self) -> None:
+        """Let them go; afterwards their processes end by themselves."""
+        for member in self._members:
+            try:
+                member.channel.send(do="quit")
+            except Closed:
+                continue
+        self.close()
+
+    def close(self) -> None:
+        for member in self._members:
+            member.channel.close()

@@ -1,0 +1,164 @@
+"""What is compared, behind one interface: sums by torch.distributed over some backend, and datagrams without a protocol."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from switchsum.host_agent import quantizer
+from switchsum.measure import tcp_counters
+from switchsum.measure.datagrams import DatagramRing
+from switchsum.measure.payload import Payload
+
+if TYPE_CHECKING:
+    import torch
+
+LANES_VARIABLE = "SWITCHSUM_LANES"
+
+
+@dataclass(frozen=True)
+class Description:
+    """A transport by name. `backend`: torch.distributed's, "" for none. `lanes`: bits of a lane, of the switch's alone."""
+
+    name: str
+    backend: str
+    lanes: int = 32
+
+    @property
+    def needs_switch(self) -> bool:
+        return self.backend == "switchsum"
+
+
+DESCRIPTIONS = {
+    each.name: each
+    for each in (
+        Description("switchsum", "switchsum"),
+        Description("switchsum16", "switchsum", 16),
+        Description("switchsum8", "switchsum", 8),
+        Description("gloo", "gloo"),
+        Description("limit", ""),
+    )
+}
+
+
+def narrow_lanes_exist() -> bool:
+    """Whether this host agent knows lanes of 16 and 8 bits, and how far their sums may be off."""
+    return hasattr(quantizer, "error_bound")
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Of one rank and transport since its start. Bytes are UDP or TCP payload; `resent`: packets or segments.
+
+    `lost`: datagrams that never came and that nobody sends again.
+    """
+
+    sent_bytes: int
+    received_bytes: int
+    resent: int | None
+    lost: int = 0
+
+
+class Transport(ABC):
+    """One rank's end. `untimed_ns`: of the last run, what does not count (waiting for what was lost)."""
+
+    untimed_ns = 0
+
+    def __init__(self, description: Description) -> None:
+        self.description = description
+
+    @abstractmethod
+    def run(self, tensor: torch.Tensor) -> None:
+        """One operation, in place."""
+
+    @abstractmethod
+    def wrong(self, subject: Payload, result: torch.Tensor) -> int | None:
+        """How many elements of `result` are not as they must be; None where nothing is summed."""
+
+    compares_ranks = False  # whether the check is only complete once the ranks' results have been compared, too
+
+    @abstractmethod
+    def counters(self) -> Counters: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class Collective(Transport):
+    """all_reduce of torch.distributed."""
+
+    def __init__(self, description: Description, elements: int, redop: str, timeout: timedelta) -> None:
+        """A new group over all ranks; all ranks make it at once. `elements`: of a packet, by which the switch's are checked."""
+        import torch.distributed as dist
+
+        super().__init__(description)
+        self._dist = dist
+        self._elements = elements
+        before = os.environ.get(LANES_VARIABLE)
+        if description.needs_switch:
+            os.environ[LANES_VARIABLE] = str(description.lanes)
+        try:
+            self._group: Any = dist.new_group(backend=description.backend, timeout=timeout)
+        finally:
+            if before is None:
+                os.environ.pop(LANES_VARIABLE, None)
+            else:
+                os.environ[LANES_VARIABLE] = before
+        # Gloo has no average: whoever wants one divides.
+        self._divides = redop == "avg" and not description.needs_switch
+        average = redop == "avg" and not self._divides
+        self._operation = dist.ReduceOp.AVG if average else dist.ReduceOp.SUM
+        self._ranks = dist.get_world_size()
+
+    def run(self, tensor: torch.Tensor) -> None:
+        self._dist.all_reduce(tensor, op=self._operation, group=self._group)
+        if self._divides:
+            tensor.div_(self._ranks)
+
+    @property
+    def compares_ranks(self) -> bool:  # type: ignore[override]
+        return not (self.description.needs_switch and self.description.lanes == 32)
+
+    def wrong(self, subject: Payload, result: torch.Tensor) -> int:
+        if subject.dtype == "int32":
+            return subject.wrong_bits(result, None)
+        if not self.description.needs_switch:
+            return subject.wrong_beyond(result, None)
+        if self.description.lanes == 32:
+            return subject.wrong_bits(result, lambda inputs: quantizer.reference_sum(inputs, self._elements))
+        bound: Any = quantizer.error_bound  # type: ignore[attr-defined]
+        return subject.wrong_beyond(result, lambda inputs: bound(inputs, self._elements, self.description.lanes))
+
+    def counters(self) -> Counters:
+        if self.description.needs_switch:
+            found = self._group.statistics()
+            return Counters(found.bytes_sent, found.bytes_received, found.retransmissions)
+        tcp = tcp_counters.read()
+        return Counters(tcp.sent, tcp.received, tcp.retransmitted)
+
+    def close(self) -> None:
+        self._dist.destroy_process_group(self._group)
+
+
+class Limit(Transport):
+    """datagrams.DatagramRing. Nothing is summed."""
+
+    def __init__(self, description: Description, elements: int, address: str) -> None:
+        super().__init__(description)
+        self.ring = DatagramRing(address, elements)
+
+    def run(self, tensor: torch.Tensor) -> None:
+        self.untimed_ns = self.ring.exchange(self.ring.datagrams(tensor.numel()))
+
+    def wrong(self, subject: Payload, result: torch.Tensor) -> None:
+        return None
+
+    def counters(self) -> Counters:
+        sent, received = self.ring.payload_bytes
+        return Counters(sent, received, None, self.ring.lost)
+
+    def close(self) -> None:
+        self.ring.close()

@@ -1,0 +1,207 @@
+"""`python -m switchsum.measure.worker ADDRESS`: one rank of a benchmark, which lives as long as it and does what it is told.
+
+ADDRESS is the coordinator's (channel.connect). RANK and WORLD_SIZE come in the environment, as under torchrun. Each command is
+one JSON object {"do": NAME, ...}, and its answer either one with results or {"error": SENTENCE}.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import platform
+import signal
+import socket
+import sys
+import time
+import traceback
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from switchsum.measure import interfaces
+from switchsum.measure.channel import Channel, Closed, connect
+from switchsum.measure.payload import Payload, checksums
+
+if TYPE_CHECKING:
+    import torch
+
+    from switchsum.measure.transports import Transport
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_FUTURE_COVER = "Got the following error when running the callback: "
+CONNECT_TIMEOUT_S = 60.0
+
+
+def machine() -> str:
+    """Tells whether clocks of two processes are the same one."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+class Worker:
+    """A rank's state between commands: its groups by transport, the tensor under test."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._rank, self._ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self._address = os.environ.get("SWITCHSUM_DATA_ADDRESS", "") or channel.local_address or "127.0.0.1"
+        self._interface = interfaces.of_address(self._address)
+        self._transports: dict[str, Transport] = {}
+        self._subject: Payload | None = None
+        self._input: torch.Tensor | None = None
+        self._tensor: torch.Tensor | None = None
+
+    def hello(self) -> dict[str, Any]:
+        """Who and where we are; the first thing that the coordinator hears."""
+        return {
+            "rank": self._rank,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "machine": machine(),
+            "address": self._address,
+            "interface": self._interface,
+            "rate_bps": interfaces.rate_bps(self._interface),
+            "alone": os.environ.get("LOCAL_WORLD_SIZE", "1") == "1",
+            "python": platform.python_version(),
+        }
+
+    def do_join(self, rendezvous: str, timeout_s: float) -> dict[str, Any]:
+        """Meet the other ranks: torch.distributed's default group, over Gloo, which times nothing.
+
+        `rendezvous`: init_process_group's init_method, such as "file:///path" or "tcp://HOST:PORT".
+        """
+        import torch
+        import torch.distributed as dist
+
+        torch.set_num_threads(1)  # workers share the machine's cores
+        timeout = timedelta(seconds=timeout_s)
+        dist.init_process_group("gloo", init_method=rendezvous, rank=self._rank, world_size=self._ranks, timeout=timeout)
+        return {"torch": torch.__version__}
+
+    def do_open(self, transport: str, elements: int, redop: str, timeout_s: float) -> dict[str, Any]:
+        from switchsum.measure import transports
+
+        description = transports.DESCRIPTIONS[transport]
+        opened: Transport
+        ports: tuple[int, int] | None = None
+        if description.backend:
+            opened = transports.Collective(description, elements, redop, timedelta(seconds=timeout_s))
+        else:
+            opened = transports.Limit(description, elements, self._address)
+            ports = opened.ring.ports
+        self._transports[transport] = opened
+        return {"address": self._address, "ports": ports, "compares_ranks": opened.compares_ranks}
+
+    def do_connect(self, transport: str, following: list[Any], preceding: list[Any]) -> dict[str, Any]:
+        from switchsum.measure.transports import Limit
+
+        limit = self._transports[transport]
+        assert isinstance(limit, Limit)
+        limit.ring.connect((following[0], following[1]), (preceding[0], preceding[1]))
+        return {}
+
+    def do_load(self, count: int, dtype: str, redop: str, seed: int) -> dict[str, Any]:
+        """The tensor that the next operations sum."""
+        import torch
+
+        self._input = self._tensor = None  # first, so that both sizes are never there at once
+        self._subject = Payload(count, dtype, redop, self._rank, self._ranks, seed)
+        self._input = torch.empty(count, dtype=getattr(torch, dtype))
+        self._subject.fill(self._input)
+        self._tensor = torch.empty_like(self._input)
+        return {}
+
+    def do_ready(self) -> dict[str, Any]:
+        """The inputs are back in the tensor; the coordinator says go when every rank has said so."""
+        assert self._tensor is not None
+        self._tensor.copy_(self._input)
+        return {}
+
+    def do_go(self, transport: str, at_ns: int | None) -> dict[str, Any]:
+        """One operation. `at_ns`: the common start on CLOCK_MONOTONIC; None for at once, where clocks differ."""
+        chosen = self._transports[transport]
+        if at_ns is not None:
+            while (wait := at_ns - time.monotonic_ns()) > 0:
+                time.sleep(wait / 1e9)
+        cpu = time.process_time_ns()
+        started = time.perf_counter_ns()
+        chosen.run(self._tensor)  # type: ignore[arg-type]
+        elapsed = time.perf_counter_ns() - started - chosen.untimed_ns
+        return {"ns": elapsed, "cpu_ns": time.process_time_ns() - cpu}
+
+    def do_check(self, transport: str) -> dict[str, Any]:
+        """Judge what the last operation left in the tensor."""
+        chosen = self._transports[transport]
+        assert self._subject is not None
+        assert self._tensor is not None
+        wrong = chosen.wrong(self._subject, self._tensor)
+        return {"wrong": wrong, "checksums": checksums(self._tensor) if chosen.compares_ranks else None}
+
+    def do_counters(self, transport: str) -> dict[str, Any]:
+        found = self._transports[transport].counters()
+        sent, received = interfaces.carried(self._interface)
+        return {
+            "interface": [sent, received],
+            "payload": [found.sent_bytes, found.received_bytes],
+            "resent": found.resent,
+            "lost": found.lost,
+        }
+
+    def do_leave(self) -> dict[str, Any]:
+        """Leave the jobs, so that a switch that lives on has its slots back."""
+        import torch.distributed as dist
+
+        for opened in self._transports.values():
+            opened.close()
+        self._transports.clear()
+        dist.destroy_process_group()
+        return {}
+
+    def serve(self) -> None:
+        """Until the coordinator says quit, or is gone."""
+        self._channel.send(**self.hello())
+        while True:
+            message = self._channel.receive()
+            command = message.pop("do")
+            if command == "quit":
+                return
+            try:
+                answer = getattr(self, f"do_{command}")(**message)
+            except Exception as error:  # whatever it is, the coordinator tells it with our name
+                traceback.print_exc()
+                answer = {"error": explain(error)}
+            self._channel.send(**answer)
+
+
+def explain(error: Exception) -> str:
+    """The first line of an error with its type, without the covers that PyTorch puts around what a future carries."""
+    text = f"{type(error).__name__}: {str(error).strip() or 'no message'}".splitlines()[0]
+    return text.rpartition(_FUTURE_COVER)[2]
+
+
+def die_with_starter() -> None:
+    """The kernel kills this process when the thread that started it ends: no worker outlives its benchmark."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def main(address: str) -> int:
+    """Serve; returns the exit status: 1 if the coordinator went away without a word."""
+    try:
+        channel = connect(address, CONNECT_TIMEOUT_S)
+    except OSError as error:
+        print(f"error: no benchmark answers at {address}: {error}", file=sys.stderr)
+        return 1
+    try:
+        Worker(channel).serve()
+    except Closed:
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    die_with_starter()
+    faulthandler.enable()
+    status = main(sys.argv[1])
+    sys.stderr.flush()
+    # No orderly shutdown: destructors of a broken process group may wait for peers that are gone.
+    os._exit(status)

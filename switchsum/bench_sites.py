@@ -1,0 +1,281 @@
+"""Where `switchsum bench` runs: on loopback beside an embedded switch, in emulated racks, or on the hosts of a torchrun job.
+
+A site starts its workers and says how they ended; the experiment itself is in measure/. In a rack the switch's transports run
+in one rack and the others in a second one of the same links, whose switch is the kernel's bridge: both are up at once, so that
+the transports can take turns.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from switchsum.demo.family import Child, Family
+from switchsum.demo.options import DemoOptions
+from switchsum.demo.rack import Loopback
+from switchsum.measure.crew import Crew, LinkCounters
+
+if TYPE_CHECKING:
+    from switchsum.bmv2_topologies.rack import Rack
+    from switchsum.bmv2_topologies.rack_file import RackFile
+
+WORKER_MODULE = "switchsum.measure.worker"
+_START_S, _START_PER_WORKER_S = 60.0, 10.0  # a Python that imports NumPy and numba, on cores that all share
+_LAST_LINES = 4
+
+
+class LocalSite:
+    """Workers that are our children: what they said last is known, and they end with the family."""
+
+    def __init__(self, family: Family, folder: Path, workers: Sequence[str]) -> None:
+        """`folder`: for the socket at which workers report, and the file by which they meet."""
+        folder.mkdir()
+        self.labels = [f"worker {rank}{f' ({name})' if name else ''}" for rank, name in enumerate(workers)]
+        self.rendezvous = f"file://{folder / 'rendezvous'}"
+        self._family = family
+        self._path = folder / "benchmark"
+        self._children: list[Child] = []
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self._path))
+        self._listener.listen(len(self.labels))
+
+    def start(self) -> None:
+        """Start every worker."""
+        for rank, label in enumerate(self.labels):
+            child = self._family.start(
+                label, WORKER_MODULE, lambda _: [f"unix:{self._path}"], self._environment(rank), prefix=self._prefix(rank)
+            )
+            self._children.append(child)
+
+    def crew(self) -> Crew:
+        """The workers, once all have reported. Raises BenchmarkFailed."""
+        with self._listener:
+            return Crew(self, self._listener, _START_S + _START_PER_WORKER_S * len(self.labels))
+
+    def _environment(self, rank: int) -> dict[str, str]:
+        return {}
+
+    def _prefix(self, rank: int) -> Sequence[str]:
+        return ()
+
+    @property
+    def link_rate_bps(self) -> int | None:
+        return None
+
+    @property
+    def switch_pids(self) -> Sequence[int]:
+        return ()
+
+    def link_counters(self) -> LinkCounters | None:
+        return None
+
+    def _listen_to_children(self) -> None:
+        try:
+            while True:
+                self._family.hear(0)
+        except TimeoutError:
+            return
+
+    def obituary(self, rank: int) -> str | None:
+        self._listen_to_children()
+        if rank >= len(self._children) or not self._children[rank].ended:
+            return None
+        child = self._children[rank]
+        said = " / ".join([line.strip() for line in child.output if line.strip()][-_LAST_LINES:])
+        return child.how_it_ended + (f"; it said last: {said}" if said else "")
+
+    def failure(self) -> str | None:
+        self._listen_to_children()
+        return None
+
+
+class LoopbackSite(LocalSite):
+    """All on this machine, without root. `options`: of the embedded switch, which is started if it is `needed`."""
+
+    def __init__(self, family: Family, folder: Path, options: DemoOptions, needed: bool) -> None:
+        self._switch = _EmbeddedSwitch(family, options, log_level="WARNING") if needed else None
+        self._timeout_s = options.timeout_s
+        super().__init__(family, folder, [""] * options.workers)
+
+    def _environment(self, rank: int) -> dict[str, str]:
+        workers = str(len(self.labels))
+        return {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": workers,
+            "LOCAL_WORLD_SIZE": workers,
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+            "SWITCHSUM_CONTROLLER": self._switch.controller if self._switch is not None else "",
+            "SWITCHSUM_DATA_ADDRESS": "127.0.0.1",
+            "SWITCHSUM_TIMEOUT": f"{self._timeout_s:g}",
+        }
+
+    @property
+    def switch_pids(self) -> Sequence[int]:
+        return self._switch.pids[:1] if self._switch is not None else ()
+
+    def failure(self) -> str | None:
+        super().failure()
+        return self._switch.failure() if self._switch is not None else None
+
+
+class _EmbeddedSwitch(Loopback):
+    """The demo's switch and controller."""
+
+    @property
+    def controller(self) -> str:
+        return self._controller
+
+    @property
+    def pids(self) -> list[int]:
+        """Of switch and controller."""
+        return [child.process.pid for child in self._children]
+
+    def failure(self) -> str | None:
+        for child in self._children:
+            if child.ended:
+                return f"the {child.name} {child.how_it_ended}"
+        return None
+
+
+class RackSite(LocalSite):
+    """The workers of a rack that is up."""
+
+    def __init__(self, family: Family, folder: Path, rack: Rack, timeout_s: float) -> None:
+        super().__init__(family, folder, [worker.name for worker in rack.file.workers])
+        self._rack = rack
+        self._timeout_s = timeout_s
+
+    def _environment(self, rank: int) -> dict[str, str]:
+        from switchsum.bmv2_topologies import runner
+
+        return {**runner.environment(self._rack.record.rack, rank), "SWITCHSUM_TIMEOUT": f"{self._timeout_s:g}"}
+
+    def _prefix(self, rank: int) -> Sequence[str]:
+        from switchsum.bmv2_topologies import namespaces
+        from switchsum.bmv2_topologies.rack import namespace_of
+
+        described = self._rack.file
+        return namespaces.command_inside(namespace_of(described.name, described.workers[rank].name), [])
+
+    @property
+    def link_rate_bps(self) -> int | None:
+        rates = [worker.link.rate_bps for worker in self._rack.file.workers]
+        known = [rate for rate in rates if rate is not None]
+        return min(known) if known else None
+
+    @property
+    def switch_pids(self) -> Sequence[int]:
+        part = self._rack.record.parts.get("switch")
+        return [part.pid] if part is not None else []
+
+    def link_counters(self) -> LinkCounters | None:
+        pairs = self._rack.shaped()
+        if pairs is None:
+            return None
+        drops = sum(end.dropped for pair in pairs for end in pair)
+        return LinkCounters([(up.sent_bytes, down.sent_bytes) for up, down in pairs], drops)
+
+    def failure(self) -> str | None:
+        super().failure()
+        return self._rack.failure()
+
+
+class Racks:
+    """Up to two racks of the same workers and links, with our switch and with a bridge. A context manager."""
+
+    def __init__(self, described: RackFile, *, bmv2: str, seed: int) -> None:
+        """`described`: the one with our switch; the bridge loses nothing. `bmv2`: path of simple_switch_grpc, "" for PATH."""
+        self._described = described
+        self._bmv2, self._seed = bmv2, seed
+        self._stack = ExitStack()
+
+    def switched(self) -> Rack:
+        from switchsum.bmv2_topologies.rack import Rack
+
+        return self._stack.enter_context(Rack(self._described, bmv2=self._bmv2, seed=self._seed))
+
+    def bridged(self) -> Rack:
+        from switchsum.bmv2_topologies.rack import Rack
+
+        name = f"{self._described.name}-b"
+        return self._stack.enter_context(Rack(self._described.changed(loss=0.0).changed(kind="bridge", name=name)))
+
+    def __enter__(self) -> Racks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+class HostsSite:
+    """The ranks of a torchrun job. Rank 0 is a child of the coordinator, the others are wherever they are."""
+
+    link_rate_bps = None
+    switch_pids: Sequence[int] = ()
+
+    def __init__(self, family: Family, environment: Mapping[str, str]) -> None:
+        """`environment`: torchrun's."""
+        self.labels = [f"rank {rank}" for rank in range(int(environment["WORLD_SIZE"]))]
+        host = environment["MASTER_ADDR"]
+        self._listener = socket.create_server(("", 0), backlog=len(self.labels))
+        self.address = f"{host}:{self._listener.getsockname()[1]}"
+        with socket.create_server(("", 0)) as probe:
+            self.rendezvous = f"tcp://{host}:{probe.getsockname()[1]}"
+        self._family = family
+        self._first: Child | None = None
+
+    def start(self) -> None:
+        """Start rank 0's worker."""
+        self._first = self._family.start("rank 0", WORKER_MODULE, lambda _: [self.address], {})
+
+    def crew(self) -> Crew:
+        """All ranks, once they have reported. Raises BenchmarkFailed."""
+        with self._listener:
+            return Crew(self, self._listener, _START_S + _START_PER_WORKER_S * len(self.labels))
+
+    def link_counters(self) -> LinkCounters | None:
+        return None
+
+    def obituary(self, rank: int) -> str | None:
+        self.failure()
+        return self._first.how_it_ended if rank == 0 and self._first is not None and self._first.ended else None
+
+    def failure(self) -> str | None:
+        try:
+            while True:
+                self._family.hear(0)
+        except TimeoutError:
+            return None
+
+
+def publish(address: str | None) -> str:
+    """Under torchrun: tell all ranks the coordinator's address, through the job's own store; returns it.
+
+    `address`: rank 0's; None on the others.
+    """
+    from datetime import timedelta
+
+    import torch.distributed as dist
+
+    hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    store = dist.TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=address is not None and not hosted,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=300),
+    )
+    if address is not None:
+        store.set("switchsum-bench", address)
+        _kept.append(store)  # it serves the others until we end
+        return address
+    return str(store.get("switchsum-bench").decode())
+
+
+_kept: list[object] = []
