@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from switchsum.softswitch.hashes import input_bytes
-from switchsum.softswitch.layout import MAX_PACKET, PHV_COUNT, STATISTICS
+from switchsum.softswitch.layout import LANES, MAX_PACKET, PHV_COUNT, STATISTICS
+from switchsum.softswitch.packets import RECORD, Arrivals, Departures
 from switchsum.softswitch.program import Program, UnsupportedProgram
 from switchsum.softswitch.state import CloneSessions, Counter, MulticastGroups, Register, RegisterMemory
 from switchsum.softswitch.tables import (
@@ -42,8 +43,6 @@ _libc = ctypes.CDLL(None)
 _libc.malloc.restype = ctypes.c_void_p
 _libc.malloc.argtypes = [ctypes.c_size_t]
 _libc.free.argtypes = [ctypes.c_void_p]
-
-RECORD = np.dtype([("offset", np.int64), ("length", np.int32), ("port", np.int32)])
 
 
 @dataclass(frozen=True)
@@ -87,13 +86,15 @@ class Dataplane:
         self.program = program
         self.lock = threading.RLock()
         native = program.native
-        self._packet, self._batch = native.packet, native.batch
+        self._packet, self._batch, self._forward = native.packet, native.batch, native.forward
         layout, words = native.layout, native.context
         self._words = words
         self._context: npt.NDArray[np.int64] = _aligned(8 * words.size).view(np.int64)
         self._seed = seed
         self._phv = _aligned(PHV_COUNT * layout.size)
         self._scratch = _aligned(input_bytes(program))
+        self._lanes = _aligned(16 * LANES)
+        self._context[words["out_lanes"]] = self._lanes.ctypes.data
         self._context[words["phv"]] = self._phv.ctypes.data
         self._context[words["scratch"]] = self._scratch.ctypes.data
         self._context[words["out_data"]] = _libc.malloc(FIRST_OUTPUT_BYTES)
@@ -117,6 +118,9 @@ class Dataplane:
         self.multicast_groups = MulticastGroups(self._context, words["groups"], words["replicas"], self.lock)
         self.clone_sessions = CloneSessions(self._context, words["sessions"], words["session_replicas"], self.lock)
         self._address = self._context.ctypes.data
+        self._departures = Departures(0, np.zeros(0, np.int64), np.zeros(0, np.uint8))
+        self._seen = (0, 0, 0, 0)  # where they lie: the four output words of the context
+        self._output_words = [words[name] for name in ("out_data", "out_data_capacity", "out_records", "out_capacity")]
         self._now, self._used, self._count = words["now"], words["out_data_used"], words["out_count"]
         self._context[words["random"]] = np.uint64(seed & (1 << 64) - 1).astype(np.int64)
 
@@ -158,8 +162,8 @@ class Dataplane:
             if count == 0:
                 return []
             data, records = int(context[self._words["out_data"]]), int(context[self._words["out_records"]])
-            listed = np.frombuffer(ctypes.string_at(records, count * RECORD.itemsize), RECORD).tolist()
-            return [(out, ctypes.string_at(data + offset, length)) for offset, length, out in listed]
+            words = np.frombuffer(ctypes.string_at(records, count * RECORD.itemsize), np.int64).reshape(count, -1)
+            return [(word >> 32, ctypes.string_at(data + at, word & 0xFFFFFFFF)) for at, word in words[:, :2].tolist()]
 
     def process_batch(
         self,
@@ -196,6 +200,21 @@ class Dataplane:
             context[self._count] = 0
             self._batch(self._address, count, ports.ctypes.data, offsets.ctypes.data, lengths.ctypes.data, buffer.ctypes.data)
             return self._output()
+
+    def forward(self, arrivals: Arrivals, now_us: int) -> Departures:
+        """As process_batch, for packets that a port has received: they are taken as they lie, and leave as they will be sent.
+
+        What is returned is overwritten by the next call on the dataplane.
+        """
+        with self.lock:
+            leaving = self._departures
+            leaving.count = self._forward(self._address, now_us, arrivals.count, *arrivals.addresses)
+            where = tuple(self._context[self._output_words].tolist())
+            if where != self._seen:  # the output grew
+                leaving.data = _view(where[0], where[1])
+                leaving.records = _view(where[2], where[3] * RECORD.itemsize).view(np.int64)
+                self._seen = where
+            return leaving
 
     def _output(self) -> Batch:
         words, context = self._words, self._context

@@ -22,12 +22,15 @@ import numpy as np
 import numpy.typing as npt
 
 from switchsum.softswitch.octets import BYTES, INTS, WORDS, copy, folded, put16, u16, word_sum
+from switchsum.softswitch.packets import HEAD_BYTES, HEAD_STRIDE, RECORD_HEAD, RECORD_WORDS, Arrivals
 from switchsum.softswitch.sockets import PORT_NUMBERS, SocketOutlet, errno_location, recvmmsg, sendmmsg, wait_for_input
 
 MAX_FRAME_BYTES = 9014  # jumbo frames are the largest that hardware forwards: MTU 9000 and the Ethernet header
 MAX_SEGMENTS = 128  # UDP_MAX_SEGMENTS of Linux
 MESSAGES = 64  # of one batch, all interfaces together
-TURN = 16  # of them from one interface, before the next one has its turn
+BATCH_FRAMES = 256  # of one batch, which the last read may exceed; as in datagrams
+TURN_FRAMES = 64  # of one interface, if its next messages are as long as its last one, before the next one has its turn
+TURN = 16  # messages, likewise
 MESSAGE_BYTES = 65536 + 64
 _STRIDE = MESSAGE_BYTES + 1344  # an odd number of cache lines, so that the messages' first bytes do not share a cache set
 FRAME_CAPACITY = MESSAGES * MAX_SEGMENTS
@@ -41,7 +44,7 @@ _VLAN_VALID = 1 << 4  # tpacket_auxdata.status
 _CMSG_BYTES = 40  # CMSG_SPACE(sizeof(tpacket_auxdata))
 
 _ETHERNET, _IPV4, _UDP = 14, 20, 8
-_HEADERS = _ETHERNET + _IPV4 + _UDP
+_HEADERS = HEAD_BYTES
 
 _MSG_TRUNC, _MSG_DONTWAIT = 0x20, 0x40
 _EINTR, _EAGAIN, _EMSGSIZE, _ENOBUFS = 4, 11, 90, 105
@@ -102,73 +105,70 @@ def _is_ipv4_udp(frame, at, length):  # type: ignore[no-untyped-def]
     )
 
 
-@nb.njit(nb.int64(BYTES, nb.int64, nb.int64, nb.int64, nb.int64, INTS, WORDS, INTS, nb.int64, nb.int64), cache=True, nogil=True)
-def _cut(buffer, at, length, segment, position, ports, offsets, lengths, count, port):  # type: ignore[no-untyped-def]
-    """Write the datagrams of one run, buffer[at:][:length], as frames from `position` on; returns how many.
+@nb.njit(nb.void(BYTES, nb.int64, nb.int64, nb.int64, nb.int64, BYTES, nb.int64), cache=True, nogil=True)
+def _head(buffer, at, number, start, size, heads, head):  # type: ignore[no-untyped-def]
+    """Write to heads[head:] the head of datagram `number` of the run whose own head is buffer[at:].
 
-    `segment`: payload bytes of each but the last. As a network card would (udp_offload.c): lengths, the IPv4 identification
-    (RFC 791), which counts up, and both checksums are each frame's own.
+    buffer[start:][:size]: its payload. As a network card would (udp_offload.c): lengths, the IPv4 identification (RFC 791),
+    which counts up, and both checksums are each datagram's own.
     """
-    payload = length - _HEADERS
-    frames = (payload + segment - 1) // segment
-    identification = u16(buffer, at + 18)
-    for frame in range(frames):
-        size = min(segment, payload - frame * segment)
-        start = at + _HEADERS + frame * segment
-        copy(buffer, position, buffer, at, _HEADERS)
-        copy(buffer, position + _HEADERS, buffer, start, size)
-        put16(buffer, position + 16, _IPV4 + _UDP + size)
-        put16(buffer, position + 18, identification + frame)
-        put16(buffer, position + 24, 0)
-        put16(buffer, position + 24, ~folded(word_sum(buffer, position + _ETHERNET, _IPV4)) & 0xFFFF)
-        put16(buffer, position + 38, _UDP + size)
-        put16(buffer, position + 40, 0)
-        # RFC 768: pseudo header (protocol, length, addresses), then the datagram; a sum of 0 is sent as all ones
-        total = 17 + _UDP + size + word_sum(buffer, position + 26, 8) + word_sum(buffer, position + 34, _UDP + size)
-        checksum = ~folded(total) & 0xFFFF
-        put16(buffer, position + 40, checksum if checksum != 0 else 0xFFFF)
-        ports[count + frame] = port
-        offsets[count + frame] = position
-        lengths[count + frame] = _HEADERS + size
-        position += _HEADERS + size
-    return frames
+    copy(heads, head, buffer, at, _HEADERS)
+    put16(heads, head + 16, _IPV4 + _UDP + size)
+    put16(heads, head + 18, u16(buffer, at + 18) + number)
+    put16(heads, head + 24, 0)
+    put16(heads, head + 24, ~folded(word_sum(heads, head + _ETHERNET, _IPV4)) & 0xFFFF)
+    put16(heads, head + 38, _UDP + size)
+    put16(heads, head + 40, 0)
+    # RFC 768: pseudo header (protocol, length, addresses), then the datagram; a sum of 0 is sent as all ones
+    total = 17 + _UDP + size + word_sum(heads, head + 26, 8) + word_sum(heads, head + 34, _UDP) + word_sum(buffer, start, size)
+    checksum = ~folded(total) & 0xFFFF
+    put16(heads, head + 40, checksum if checksum != 0 else 0xFFFF)
 
 
 @nb.njit(
     nb.int64(
         nb.int32[:, ::1],  # polls
         INTS,  # numbers
+        INTS,  # turns
         WORDS,  # controls
         WORDS,  # headers
         BYTES,  # buffer
         INTS,  # ports
         WORDS,  # offsets
         INTS,  # lengths
+        BYTES,  # heads
+        INTS,  # head_of
         WORDS,  # counts
     ),
     cache=True,
     nogil=True,
 )
-def _receive(polls, numbers, controls, headers, buffer, ports, offsets, lengths, counts):  # type: ignore[no-untyped-def]
+def _receive(  # type: ignore[no-untyped-def]
+    polls, numbers, turns, controls, headers, buffer, ports, offsets, lengths, heads, head_of, counts
+):
     """Wait until a socket has something, then make a batch of frames; returns their number, or WOKEN.
 
     polls: pollfd of each interface's socket, in the order of `numbers` (port numbers), and last the one that wakes us up.
-    controls, headers: memory of the messages, whose data the kernel writes into the first MESSAGES * _STRIDE bytes of buffer;
-    runs are cut apart behind them. The rest as in Intake.
+    turns: how many messages to read next from each; last, whose turn is first. controls, headers: memory of the messages, whose
+    data the kernel writes into buffer, _STRIDE bytes each. The rest as in Arrivals.
     """
     ready = wait_for_input(polls)
     if ready <= 0:
         return ready
     count = 0
     used = 0  # messages
-    position = MESSAGES * _STRIDE
     progress = True
-    while progress and used < MESSAGES:
+    while progress:
         progress = False
-        for port in range(len(numbers)):  # in turns, so that a busy port does not silence the others
-            if polls[port, 1] >> 16 == 0 or used >= MESSAGES:
+        for _ in range(len(numbers)):  # in turns, so that a busy port does not silence the others
+            port = turns[len(numbers)]
+            if polls[port, 1] >> 16 == 0:
+                turns[len(numbers)] = (port + 1) % len(numbers)
                 continue
-            wanted = min(TURN, MESSAGES - used)
+            if used >= MESSAGES or count >= BATCH_FRAMES:
+                return count
+            turns[len(numbers)] = (port + 1) % len(numbers)
+            wanted = min(turns[port], MESSAGES - used)
             for index in range(used, used + wanted):
                 headers[8 * index + 5] = _CMSG_BYTES
                 controls[5 * index] = 0
@@ -187,6 +187,7 @@ def _receive(polls, numbers, controls, headers, buffer, ports, offsets, lengths,
                 flags = buffer[at - _VNET]
                 kind = buffer[at - _VNET + 1] & ~np.uint8(_GSO_ECN)
                 counts[_RECEIVED_BYTES] += length
+                turns[port] = TURN
                 if controls[5 * index] != 0 and controls[5 * index + 2] & _VLAN_VALID:
                     counts[_RECEIVED_PACKETS] += 1
                     counts[_VLAN] += 1
@@ -204,6 +205,7 @@ def _receive(polls, numbers, controls, headers, buffer, ports, offsets, lengths,
                     ports[count] = numbers[port]
                     offsets[count] = at
                     lengths[count] = length
+                    head_of[count] = -1
                     count += 1
                 elif kind == _GSO_UDP_L4 and _is_ipv4_udp(buffer, at, length):
                     segment = _native16(buffer, at - _VNET + 4)
@@ -212,9 +214,17 @@ def _receive(polls, numbers, controls, headers, buffer, ports, offsets, lengths,
                     if segment == 0 or frames > MAX_SEGMENTS or _HEADERS + segment > MAX_FRAME_BYTES:
                         counts[_OVERSIZED] += frames
                         continue
-                    _cut(buffer, at, length, segment, position, ports, offsets, lengths, count, numbers[port])
-                    position += length + (frames - 1) * _HEADERS
-                    count += frames
+                    turns[port] = min(max(TURN_FRAMES // max(frames, 1), 1), TURN)
+                    start = at + _HEADERS
+                    for frame in range(frames):
+                        payload = min(segment, length - _HEADERS - frame * segment)
+                        _head(buffer, at, frame, start, payload, heads, HEAD_STRIDE * count)
+                        ports[count] = numbers[port]
+                        offsets[count] = start - _HEADERS
+                        lengths[count] = _HEADERS + payload
+                        head_of[count] = count
+                        start += payload
+                        count += 1
                 else:
                     counts[_RECEIVED_PACKETS] += 1
                     counts[_SEGMENTATION] += 1
@@ -222,21 +232,20 @@ def _receive(polls, numbers, controls, headers, buffer, ports, offsets, lengths,
     return count
 
 
-@nb.njit(nb.int64(BYTES, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
-def _same_flow(buffer, at, other, length):  # type: ignore[no-untyped-def]
-    """Whether two frames of `length` bytes differ in no header field but identification and IPv4 checksum."""
+@nb.njit(nb.int64(BYTES, nb.int64, nb.int64), cache=True, nogil=True)
+def _same_flow(heads, at, other):  # type: ignore[no-untyped-def]
+    """Whether two heads differ in no field but identification and IPv4 checksum."""
     for byte in range(_HEADERS):
-        if buffer[at + byte] != buffer[other + byte] and not (18 <= byte < 20 or 24 <= byte < 26):
+        if heads[at + byte] != heads[other + byte] and not (18 <= byte < 20 or 24 <= byte < 26):
             return False
     return True
 
 
 @nb.njit(
     nb.void(
-        INTS,  # ports
-        WORDS,  # offsets
-        INTS,  # lengths
-        BYTES,  # buffer
+        nb.int64,  # total
+        WORDS,  # records
+        BYTES,  # data
         INTS,  # descriptors
         INTS,  # longest
         WORDS,  # counts
@@ -244,20 +253,21 @@ def _same_flow(buffer, at, other, length):  # type: ignore[no-untyped-def]
     cache=True,
     nogil=True,
 )
-def _send(ports, offsets, lengths, buffer, descriptors, longest, counts):  # type: ignore[no-untyped-def]
-    """Send the frames buffer[offsets[i]:][:lengths[i]] from the sockets of ports[i], each port's frames in their order.
+def _send(total, records, data, descriptors, longest, counts):  # type: ignore[no-untyped-def]
+    """Send the frames of the first `total` records from the sockets of their ports, each port's frames in their order.
 
     descriptors[PORT_NUMBERS]: the socket of each port, -1 where there is none. Up to longest[port] bytes, datagrams of one flow
     and length that follow each other on a port travel as one run, for the receiving host to take whole (UDP_GRO) or cut apart.
     """
-    total = len(ports)
+    heads = records.view(np.uint8)
     members = np.zeros(PORT_NUMBERS + 1, np.int64)
     kept = 0
     for frame in range(total):
-        port = ports[frame]
+        word = records[RECORD_WORDS * frame + 1]
+        port = word >> 32
         if port < 0 or port >= PORT_NUMBERS or descriptors[port] < 0:
             counts[_UNKNOWN_PORT] += 1
-        elif lengths[frame] < _ETHERNET:
+        elif word & 0xFFFFFFFF < _ETHERNET:
             counts[_SHORT_FRAME] += 1
         else:
             members[port + 1] += 1
@@ -268,53 +278,60 @@ def _send(ports, offsets, lengths, buffer, descriptors, longest, counts):  # typ
         members[port + 1] += members[port]
     order = np.empty(kept, np.int64)
     for frame in range(total):  # a counting sort: multicast alternates between ports
-        port = ports[frame]
-        if 0 <= port < PORT_NUMBERS and descriptors[port] >= 0 and lengths[frame] >= _ETHERNET:
+        word = records[RECORD_WORDS * frame + 1]
+        port = word >> 32
+        if 0 <= port < PORT_NUMBERS and descriptors[port] >= 0 and word & 0xFFFFFFFF >= _ETHERNET:
             order[members[port]] = frame
             members[port] += 1
 
-    vectors = np.empty(2 * (2 * kept + kept), np.int64)
+    vectors = np.empty(4 * kept, np.int64)
     headers = np.zeros(8 * kept, np.int64)
-    scratch = np.zeros((_VNET + _HEADERS) * kept, np.uint8)  # of each message: virtio_net_hdr, and the headers of a run
+    scratch = np.zeros((_VNET + _HEADERS) * kept, np.uint8)  # of each message: virtio_net_hdr, and the head of frame or run
     sockets = np.empty(kept, np.int32)
     packets = np.empty(kept, np.int64)
     messages = 0
     vector = 0
     place = 0
     while place < kept:
-        first = order[place]
-        at = offsets[first]
-        length = lengths[first]
+        first = RECORD_WORDS * order[place]
+        at = 8 * first + RECORD_HEAD
+        length = records[first + 1] & 0xFFFFFFFF
+        port = records[first + 1] >> 32
+        start = data.ctypes.data + records[first]
         run = 1
-        # Whoever cuts the run apart writes new checksums, so a frame whose own is wrong must stay alone.
-        joins = _HEADERS < length <= longest[ports[first]] and _is_ipv4_udp(buffer, at, length) and u16(buffer, at + 40) == 0
-        if joins and folded(word_sum(buffer, at + _ETHERNET, _IPV4)) == 0xFFFF:
-            limit = min(_SEND_SEGMENTS, _SEND_BYTES // (length - _HEADERS))
-            while run < limit and place + run < kept:
-                following = order[place + run]
-                if ports[following] != ports[first] or lengths[following] != length:
-                    break
-                other = offsets[following]
-                if not _same_flow(buffer, at, other, length) or folded(word_sum(buffer, other + _ETHERNET, _IPV4)) != 0xFFFF:
-                    break
-                run += 1
         own = messages * (_VNET + _HEADERS)
+        head = own + _VNET
+        copy(scratch, head, heads, at, _HEADERS)
         headers[8 * messages + 2] = vectors.ctypes.data + 8 * vector
         vectors[vector] = scratch.ctypes.data + own
-        if run == 1:
-            vectors[vector + 1] = _VNET
-            vectors[vector + 2] = buffer.ctypes.data + at
-            vectors[vector + 3] = length
-            headers[8 * messages + 3] = 2
-            vector += 4
-        else:
-            vectors[vector + 1] = _VNET + _HEADERS
+        vectors[vector + 1] = _VNET + min(length, _HEADERS)
+        vector += 2
+        if length > _HEADERS:
+            vectors[vector] = start
+            vectors[vector + 1] = length - _HEADERS
             vector += 2
-            for member in range(run):
-                vectors[vector] = buffer.ctypes.data + offsets[order[place + member]] + _HEADERS
-                vectors[vector + 1] = length - _HEADERS
-                vector += 2
-            headers[8 * messages + 3] = 1 + run
+        # Whoever cuts the run apart writes new checksums, so a frame whose own is wrong must stay alone.
+        joins = _HEADERS < length <= longest[port] and _is_ipv4_udp(heads, at, length) and u16(heads, at + 40) == 0
+        if joins and folded(word_sum(heads, at + _ETHERNET, _IPV4)) == 0xFFFF:
+            limit = min(_SEND_SEGMENTS, _SEND_BYTES // (length - _HEADERS))
+            while run < limit and place + run < kept:
+                following = RECORD_WORDS * order[place + run]
+                if records[following + 1] != records[first + 1]:  # port and length
+                    break
+                other = 8 * following + RECORD_HEAD
+                if not _same_flow(heads, at, other) or folded(word_sum(heads, other + _ETHERNET, _IPV4)) != 0xFFFF:
+                    break
+                run += 1
+                start += length - _HEADERS
+                if data.ctypes.data + records[following] == start:
+                    vectors[vector - 1] += length - _HEADERS
+                else:
+                    start = data.ctypes.data + records[following]
+                    vectors[vector] = start
+                    vectors[vector + 1] = length - _HEADERS
+                    vector += 2
+        headers[8 * messages + 3] = (vectors.ctypes.data + 8 * vector - headers[8 * messages + 2]) // 16
+        if run > 1:
             payload = run * (length - _HEADERS)
             scratch[own] = _NEEDS_CSUM
             scratch[own + 1] = _GSO_UDP_L4
@@ -322,15 +339,13 @@ def _send(ports, offsets, lengths, buffer, descriptors, longest, counts):  # typ
             _put_native16(scratch, own + 4, length - _HEADERS)
             _put_native16(scratch, own + 6, _ETHERNET + _IPV4)
             _put_native16(scratch, own + 8, 6)
-            head = own + _VNET
-            copy(scratch, head, buffer, at, _HEADERS)
             put16(scratch, head + 16, _IPV4 + _UDP + payload)
             put16(scratch, head + 24, 0)
             put16(scratch, head + 24, ~folded(word_sum(scratch, head + _ETHERNET, _IPV4)) & 0xFFFF)
             put16(scratch, head + 38, _UDP + payload)
             # The card, or the receiver in its place, completes the sum from the pseudo header's.
             put16(scratch, head + 40, folded(17 + _UDP + payload + word_sum(scratch, head + 26, 8)))
-        sockets[messages] = descriptors[ports[first]]
+        sockets[messages] = descriptors[port]
         packets[messages] = run
         messages += 1
         place += run
@@ -360,45 +375,44 @@ def _send(ports, offsets, lengths, buffer, descriptors, longest, counts):  # typ
 
 
 class Intake:
-    """The receiving side of all interfaces, and the batch that it makes.
-
-    After `receive` returned n: frame i < n came in on ports[i] and is buffer[offsets[i]:][:lengths[i]].
-    """
+    """The receiving side of all interfaces, and the batch that it makes."""
 
     def __init__(self, sockets: Mapping[int, socket.socket], wake: socket.socket, counts: npt.NDArray[np.int64]) -> None:
         """`sockets` by port number, with PACKET_VNET_HDR and PACKET_AUXDATA; `wake`: a socket that gets something to read when
         `receive` shall return WOKEN. `counts`: see Count."""
-        # A run becomes longer when cut: each datagram gets headers of its own.
-        self.buffer: npt.NDArray[np.uint8] = np.zeros(MESSAGES * (_STRIDE + MESSAGE_BYTES + MAX_SEGMENTS * _HEADERS), np.uint8)
-        self.ports: npt.NDArray[np.int32] = np.zeros(FRAME_CAPACITY, np.int32)
-        self.offsets: npt.NDArray[np.int64] = np.zeros(FRAME_CAPACITY, np.int64)
-        self.lengths: npt.NDArray[np.int32] = np.zeros(FRAME_CAPACITY, np.int32)
+        self.arrivals = Arrivals(FRAME_CAPACITY, MESSAGES * _STRIDE)
         controls = np.zeros(MESSAGES * 5, np.int64)
         headers = np.zeros(MESSAGES * 8, np.int64)
         self._vectors = np.zeros(MESSAGES * 2, np.int64)  # the kernel follows the headers here
         for index in range(MESSAGES):
-            self._vectors[2 * index] = self.buffer.ctypes.data + index * _STRIDE
+            self._vectors[2 * index] = self.arrivals.buffer.ctypes.data + index * _STRIDE
             self._vectors[2 * index + 1] = MESSAGE_BYTES
             headers[8 * index + 2] = self._vectors.ctypes.data + 16 * index
             headers[8 * index + 3] = 1
             headers[8 * index + 4] = controls.ctypes.data + _CMSG_BYTES * index
         polls = np.zeros((len(sockets) + 1, 2), np.int32)
         polls[:, 0] = [opened.fileno() for opened in (*sockets.values(), wake)]
+        turns = np.full(len(sockets) + 1, TURN, np.int32)
+        turns[-1] = 0
         self._arguments = (
             polls,
             np.array(list(sockets), np.int32),
+            turns,
             controls,
             headers,
-            self.buffer,
-            self.ports,
-            self.offsets,
-            self.lengths,
+            self.arrivals.buffer,
+            self.arrivals.ports,
+            self.arrivals.offsets,
+            self.arrivals.lengths,
+            self.arrivals.heads,
+            self.arrivals.head_of,
             counts,
         )
 
     def receive(self) -> int:
         """Wait for frames and make a batch; returns its number of frames (0 after a signal) or WOKEN."""
-        return int(_receive(*self._arguments))
+        self.arrivals.count = max(count := int(_receive(*self._arguments)), 0)
+        return count
 
 
 class Outlet(SocketOutlet):

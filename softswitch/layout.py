@@ -187,9 +187,11 @@ CONTEXT_WORDS = (
     "out_data",  # address, malloc'ed by native code
     "out_data_capacity",  # bytes
     "out_data_used",
-    "out_records",  # address of {i64 offset, i32 length, i32 port}, malloc'ed by native code
+    "out_records",  # address of the records of output packets (see packets.py), malloc'ed by native code
     "out_capacity",  # records
     "out_count",
+    "out_apart",  # 1: heads go into the records, the rest of each port's packets side by side; 0: packets lie whole
+    "out_lanes",  # address of i64[LANES][2], each lane's room in out_data: its next byte and its end
     "phv",  # address of four header vectors: packet, saved packet (multicast), clone, spare
     "scratch",  # address of the bytes that checksums and hashes run over
     "random",  # state of the random extern
@@ -225,6 +227,8 @@ MAX_COPIES = 65536
 MAX_LOOPS = 65536
 MAX_PACKET = 65535
 PHV_COUNT = 4
+LANES = 512  # for output that lies side by side; v1model's ports have nine bits
+LANE_BYTES = 65536 + 1344  # taken at once: a run of datagrams, and an odd number of cache lines, so that lanes share no sets
 
 # Words of a table's descriptor, see tables.py.
 TABLE_WORDS = (

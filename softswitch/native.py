@@ -106,3 +106,6 @@ class NativeCode:
         self.batch = ctypes.CFUNCTYPE(None, pointer, word, pointer, pointer, pointer, pointer)(
             self._engine.get_function_address("batch")
         )
+        self.forward = ctypes.CFUNCTYPE(word, pointer, word, word, pointer, pointer, pointer, pointer, pointer, pointer)(
+            self._engine.get_function_address("forward")
+        )

@@ -16,10 +16,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from switchsum.softswitch.packets import Arrivals, Departures
 from switchsum.softswitch.sockets import WOKEN
+from switchsum.softswitch.stages import Stages
 
-_Bytes = npt.NDArray[np.uint8]
-_Ints = npt.NDArray[np.int32]
 _Longs = npt.NDArray[np.int64]
 
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33  # Python's socket module has no names for them
@@ -29,40 +29,26 @@ _DROP_PORT = 511  # v1model: the egress port of a dropped packet
 _log = logging.getLogger(__name__)
 
 
-class Batch(Protocol):
-    """What `process_batch` returns: frame i leaves on ports[i] and is buffer[offsets[i]:][:lengths[i]]."""
-
-    @property
-    def ports(self) -> _Ints: ...
-    @property
-    def offsets(self) -> _Longs: ...
-    @property
-    def lengths(self) -> _Ints: ...
-    @property
-    def buffer(self) -> _Bytes: ...
-
-
 class PacketProcessor(Protocol):
     """The dataplane as the ports see it."""
 
-    def process_batch(self, ports: _Ints, offsets: _Longs, lengths: _Ints, buffer: _Bytes, now_us: int) -> Batch: ...
+    def forward(self, arrivals: Arrivals, now_us: int) -> Departures: ...
 
 
 class Intake(Protocol):
-    """Where batches come from: `datagrams.Intake` or `frames.Intake`. `receive` returns WOKEN when it was woken up to end."""
+    """Where batches come from: `datagrams.Intake` or `frames.Intake`."""
 
-    buffer: _Bytes
-    ports: _Ints
-    offsets: _Longs
-    lengths: _Ints
+    arrivals: Arrivals
 
-    def receive(self) -> int: ...
+    def receive(self) -> int:
+        """Fill `arrivals`; returns their count, or WOKEN when it was woken up to end."""
+        ...
 
 
 class Outlet(Protocol):
     """Where they go: `datagrams.Outlet` or `frames.Outlet`."""
 
-    def send(self, ports: _Ints, offsets: _Longs, lengths: _Ints, buffer: _Bytes) -> None: ...
+    def send(self, leaving: Departures) -> None: ...
 
 
 class Ports(ABC):
@@ -73,6 +59,7 @@ class Ports(ABC):
         self._sockets = sockets
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._counts: _Longs = np.zeros(len(self.count_names), np.int64)
+        self._stages: Stages | None = None
         self._thread = threading.Thread(target=self._serve, name="switch-ports", daemon=True)
 
     # The statistics; DROPPED_NO_PIPELINE and INTERNAL_ERRORS must be among them.
@@ -86,6 +73,11 @@ class Ports(ABC):
     def statistics(self) -> dict[str, int]:
         """Packets and bytes received and sent, packets dropped by reason: `count_names` in lower case."""
         return {count.name.lower(): int(self._counts[count]) for count in self.count_names}
+
+    def measure(self) -> Stages:
+        """Measure the stages from the next batch on. What is returned changes while the thread works."""
+        self._stages = Stages()
+        return self._stages
 
     def start(self) -> None:
         self._thread.start()
@@ -104,7 +96,19 @@ class Ports(ABC):
         intake, outlet = self._open(self._wake_reader, self._counts)
         no_pipeline = self.count_names["DROPPED_NO_PIPELINE"]
         internal_errors = self.count_names["INTERNAL_ERRORS"]
-        while (count := intake.receive()) != WOKEN:
+        stages: Stages | None = None
+        while True:
+            if stages is not self._stages:
+                stages = self._stages
+                assert stages is not None
+                stages.start()
+            count = intake.receive()
+            if count == WOKEN:
+                return
+            if stages:
+                stages.close_stage("receive")
+                stages.batches += 1
+                stages.packets += count
             if not count:
                 continue
             dataplane = self._provider()
@@ -113,10 +117,12 @@ class Ports(ABC):
                 continue
             now_us = (time.monotonic_ns() - started_ns) // 1000
             try:
-                out = dataplane.process_batch(
-                    intake.ports[:count], intake.offsets[:count], intake.lengths[:count], intake.buffer, now_us
-                )
-                outlet.send(out.ports, out.offsets, out.lengths, out.buffer)
+                leaving = dataplane.forward(intake.arrivals, now_us)
+                if stages:
+                    stages.close_stage("program")
+                outlet.send(leaving)
+                if stages:
+                    stages.close_stage("send")
             except Exception:  # a packet must never end the thread: whoever sent it could switch the switch off
                 self._counts[internal_errors] += 1
                 _log.exception("a batch of packets was lost")

@@ -8,6 +8,8 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from switchsum.softswitch.packets import Departures
+
 PORT_NUMBERS = 512  # v1model's ports have nine bits
 
 poll = nb.types.ExternalFunction("poll", nb.int32(nb.intp, nb.uint64, nb.int32))
@@ -32,7 +34,7 @@ def wait_for_input(polls):  # type: ignore[no-untyped-def]
 class SocketOutlet:
     """The sending side of all ports of a switch; the subclass has the compiled code."""
 
-    _native: Callable[..., Any]  # (ports, offsets, lengths, buffer, descriptors by port number, offload, counts)
+    _native: Callable[..., Any]  # (packets, records, data, descriptors by port number, offload, counts)
 
     def __init__(
         self, sockets: Mapping[int, socket.socket], counts: npt.NDArray[np.int64], offload: npt.NDArray[np.int32]
@@ -44,20 +46,7 @@ class SocketOutlet:
         self._counts = counts
         self._offload = offload
 
-    def send(
-        self,
-        ports: npt.NDArray[np.int32],
-        offsets: npt.NDArray[np.int64],
-        lengths: npt.NDArray[np.int32],
-        buffer: npt.NDArray[np.uint8],
-    ) -> None:
-        """Send the frames buffer[offsets[i]:][:lengths[i]], each from the socket of its ports[i]."""
-        self._native(
-            np.ascontiguousarray(ports, np.int32),
-            np.ascontiguousarray(offsets, np.int64),
-            np.ascontiguousarray(lengths, np.int32),
-            buffer,
-            self._descriptors,
-            self._offload,
-            self._counts,
-        )
+    def send(self, leaving: Departures) -> None:
+        """Send every packet from the socket of its port."""
+        if leaving.count:
+            self._native(leaving.count, leaving.records, leaving.data, self._descriptors, self._offload, self._counts)

@@ -13,14 +13,15 @@ from llvmlite import ir
 from switchsum.softswitch.actions import DROP_PORT
 from switchsum.softswitch.checksums import update_checksums
 from switchsum.softswitch.deparser import header_bound
-from switchsum.softswitch.frame import I32, I64, PTR, VOID, Frame, Unit, Value
-from switchsum.softswitch.layout import MAX_COPIES, MAX_DEPTH, MAX_PACKET, Slot
+from switchsum.softswitch.frame import I8, I32, I64, PTR, VOID, Frame, Unit, Value
+from switchsum.softswitch.layout import LANE_BYTES, LANES, MAX_COPIES, MAX_DEPTH, MAX_PACKET, Slot
+from switchsum.softswitch.packets import HEAD_BYTES, HEAD_STRIDE, RECORD_HEAD, RECORD_WORDS
 from switchsum.softswitch.program import FieldRef
 
 # standard_metadata.instance_type, as simple_switch numbers it
 NORMAL, INGRESS_CLONE, EGRESS_CLONE, RECIRCULATED, REPLICATED, RESUBMITTED = 0, 1, 2, 4, 5, 6
 
-RECORD_BYTES = 16  # of an output packet: i64 offset, i32 length, i32 port
+RECORD_BYTES = 8 * RECORD_WORDS
 
 # A waiting packet: i64 next, i32 to egress?, i32 port, i64 length, header vector at 64, bytes behind it.
 MERGED_GAP = 32  # bytes: copying a few more is cheaper than another copy
@@ -42,6 +43,7 @@ class Traffic:
         self._define_reserve()
         self._define_copy_list()
         self._define_new_node()
+        self._define_emit_apart()
         self._define_emit()
         self._define_clone("ingress", INGRESS_CLONE)
         self._define_clone("egress", EGRESS_CLONE)
@@ -51,6 +53,7 @@ class Traffic:
         self._define_run_ingress()
         self._define_packet()
         self._define_batch()
+        self._define_forward()
 
     def _frame(self, name: str, result: ir.Type, args: list[ir.Type], exported: bool = False, phv: int = 1) -> Frame:
         """A function whose first argument is the context and whose argument number `phv` is the header vector."""
@@ -104,11 +107,69 @@ class Traffic:
         limit = b.zext(b.sub(frame.raw_load(frame.address(slot), slot), I32(1)), I64)  # 0, none, becomes 2^32 - 1
         return b.select(b.icmp_unsigned("<", length, limit), length, limit)
 
+    def _define_emit_apart(self) -> None:
+        """void (context, phv, payload, payload bytes, port): deparse into the output, head and rest apart.
+
+        The head is deparsed over the end of the packet before, on its port, which is put right again.
+        """
+        frame = self._frame("emit_apart", VOID, [PTR, PTR, PTR, I64, I32])
+        b = frame.b
+        context, phv, payload, size, port = frame.function.args
+        lane = frame.at(frame.read_pointer("out_lanes"), b.mul(b.zext(b.and_(port, I32(LANES - 1)), I64), I64(16)))
+        room = b.add(size, I64(header_bound(self.unit)))
+        cursor, end = b.load(lane, typ=I64), b.load(frame.at(lane, 8), typ=I64)
+        full = b.icmp_unsigned(">", b.add(cursor, room), end)
+        taken = b.add(room, I64(HEAD_STRIDE))
+        taken = b.select(b.icmp_unsigned("<", taken, I64(LANE_BYTES)), I64(LANE_BYTES), taken)
+        taken = b.select(full, taken, I64(0))
+        with b.if_then(b.not_(b.call(self.unit.functions["reserve"], [context, taken])), likely=False):
+            b.ret_void()
+        before = b.block
+        with b.if_then(full, likely=False):
+            used = frame.read_word("out_data_used")
+            fresh, fresh_end = b.add(used, I64(HEAD_STRIDE)), b.add(used, taken)
+            b.store(fresh, lane)
+            b.store(fresh_end, frame.at(lane, 8))
+            frame.write_word("out_data_used", fresh_end)
+            inside = b.block
+        merged = b.phi(I64)
+        merged.add_incoming(cursor, before)
+        merged.add_incoming(fresh, inside)
+        target = frame.at(frame.read_pointer("out_data"), b.sub(merged, I64(HEAD_BYTES)))
+        wide, narrow, second = ir.VectorType(I8, 32), ir.VectorType(I8, 16), HEAD_BYTES - 16
+        overwritten = [b.load(target, typ=wide, align=1), b.load(frame.at(target, second), typ=narrow, align=1)]
+        headers = b.call(self.unit.functions["deparse"], [context, phv, target])
+        frame.memcpy(frame.at(target, headers), payload, size)
+        length = self._truncated(frame, b.add(headers, size))
+        count = frame.read_word("out_count")
+        record = frame.at(frame.read_pointer("out_records"), b.mul(count, I64(RECORD_BYTES)))
+        head = frame.at(record, RECORD_HEAD)
+        b.store(I64(0), frame.at(record, RECORD_BYTES - 8))
+        for offset, kind in ((0, wide), (second, narrow)):
+            b.store(b.load(frame.at(target, offset), typ=kind, align=1), frame.at(head, offset), align=1)
+        b.store(overwritten[0], target, align=1)
+        b.store(overwritten[1], frame.at(target, second), align=1)
+        with b.if_then(b.icmp_unsigned(">", length, I64(MAX_PACKET)), likely=False):
+            frame.count("drop_too_long")
+            b.ret_void()
+        b.store(merged, record)
+        b.store(b.trunc(length, I32), frame.at(record, 8))
+        b.store(port, frame.at(record, 12))
+        rest = b.sub(length, I64(HEAD_BYTES))
+        rest = b.select(b.icmp_signed(">", rest, I64(0)), rest, I64(0))
+        b.store(b.add(merged, rest), lane)
+        frame.write_word("out_count", b.add(count, I64(1)))
+        frame.count("packets_out")
+        b.ret_void()
+
     def _define_emit(self) -> None:
         """void (context, phv, payload, payload bytes, port): deparse into the output."""
         frame = self._frame("emit", VOID, [PTR, PTR, PTR, I64, I32])
         b = frame.b
         context, phv, payload, size, port = frame.function.args
+        with b.if_then(b.icmp_unsigned("!=", frame.read_word("out_apart"), I64(0)), likely=True):
+            b.call(self.unit.functions["emit_apart"], frame.function.args)
+            b.ret_void()
         room = b.add(size, I64(header_bound(self.unit)))
         with b.if_then(b.not_(b.call(self.unit.functions["reserve"], [context, room])), likely=False):
             b.ret_void()
@@ -526,3 +587,31 @@ class Traffic:
 
         self._count_loop(frame, count, body)
         b.ret_void()
+
+    def _define_forward(self) -> None:
+        """i64 (context, now, count, ports i32*, offsets i64*, lengths i32*, buffer u8*, heads u8*, head_of i32*)
+
+        As batch, for the ports: packets come and leave as packets.py says. Returns how many leave.
+        """
+        kinds = [PTR, I64, I64, PTR, PTR, PTR, PTR, PTR, PTR]
+        function = self.unit.define("forward", I64, kinds, exported=True)
+        frame = Frame(self.unit, function, function.args[0], function.args[0])
+        b = frame.b
+        context, now, count, ports, offsets, lengths, buffer, heads, head_of = function.args
+        for name, value in (("now", now), ("out_data_used", I64(0)), ("out_count", I64(0)), ("out_apart", I64(1))):
+            frame.write_word(name, value)
+        frame.zero(frame.read_pointer("out_lanes"), 16 * LANES)
+
+        def body(position: Value, _: ir.Block) -> None:
+            narrow, wide = b.mul(position, I64(4)), b.mul(position, I64(8))
+            port = b.load(frame.at(ports, narrow), typ=I32)
+            start = frame.at(buffer, b.load(frame.at(offsets, wide), typ=I64))
+            length = b.zext(b.load(frame.at(lengths, narrow), typ=I32), I64)
+            own = b.sext(b.load(frame.at(head_of, narrow), typ=I32), I64)
+            with b.if_then(b.icmp_signed(">=", own, I64(0)), likely=True):
+                frame.memcpy(start, frame.at(heads, b.mul(own, I64(HEAD_STRIDE))), HEAD_BYTES)
+            b.call(self.unit.functions["packet"], [context, port, start, length])
+
+        self._count_loop(frame, count, body)
+        frame.write_word("out_apart", I64(0))
+        b.ret(frame.read_word("out_count"))

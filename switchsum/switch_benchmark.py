@@ -10,20 +10,29 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
+import multiprocessing
 import os
+import socket
 import struct
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from switchsum.bmv2_benchmark import rates
 from switchsum.bmv2_topologies.namespaces import what_is_missing
 from switchsum.p4src.layout import HEADER_BYTES, HEADER_DTYPE, SERVICE_PORT, WIRE_VERSION, PacketType
 from switchsum.softswitch.benchmark import Packets, Timing, measure
 from switchsum.softswitch.dataplane import Dataplane, Program, Table
+from switchsum.softswitch.serving import enlarge_buffers
+from switchsum.softswitch.stages import Stages
 from switchsum.softswitch.tables import Exact
+from switchsum.softswitch.udp_ports import UdpPorts
+
+Bytes = npt.NDArray[np.uint8]
 
 BUILD = Path(__file__).resolve().parent / "p4src" / "build"
 SWITCH_IP = int(ipaddress.IPv4Address("10.83.0.1"))
@@ -43,17 +52,21 @@ def _action(table: Table, suffix: str) -> str:
     return next(name for name in table.actions if name.endswith(suffix))
 
 
-def install_job(dataplane: Dataplane, workers: int) -> None:
-    """One job, worker i on port i, in the tables the controller would write."""
+def install_job(
+    dataplane: Dataplane, workers: int, endpoints: list[tuple[str, int]] | None = None, slots: int = SLOTS_USED
+) -> None:
+    """One job, worker i on port i, in the tables the controller would write. `endpoints`: address and UDP port of each."""
     addresses, jobs = _table(dataplane, "own_address.addresses"), _table(dataplane, "membership.jobs")
     members, peers = _table(dataplane, "membership.workers"), _table(dataplane, "addressing.peers")
     key = (Exact(JOB), Exact(EPOCH))
     addresses.insert((Exact(SWITCH_IP),), 0, _action(addresses, ".own"), (SWITCH_MAC,))
     for i in range(workers):
-        endpoint = (Exact(i), Exact(FIRST_IP + i), Exact(UDP_PORT))
-        members.insert((*key, *endpoint), 0, _action(members, "admit_worker"), (i, 1 << i))
-        peers.insert((*key, Exact(i)), 0, _action(peers, "to_worker"), (0x020000000000 + i, FIRST_IP + i, UDP_PORT))
-    jobs.insert(key, 0, _action(jobs, "admit_job"), (0, SLOTS_USED, (1 << workers) - 1, GROUP))
+        address, udp_port = FIRST_IP + i, UDP_PORT
+        if endpoints is not None:
+            address, udp_port = int(ipaddress.IPv4Address(endpoints[i][0])), endpoints[i][1]
+        members.insert((*key, Exact(i), Exact(address), Exact(udp_port)), 0, _action(members, "admit_worker"), (i, 1 << i))
+        peers.insert((*key, Exact(i)), 0, _action(peers, "to_worker"), (0x020000000000 + i, address, udp_port))
+    jobs.insert(key, 0, _action(jobs, "admit_job"), (0, slots, (1 << workers) - 1, GROUP))
     dataplane.multicast_groups.insert(GROUP, [(i, i + 1) for i in range(workers)])
 
 
@@ -127,10 +140,87 @@ def bmv2_rates(binary: str, path: Path, program: Program, workers: int = 4) -> l
     return rates(binary, path, dataplane, frames, values.astype(np.uint64).sum(axis=0) % (1 << 32))
 
 
+PROFILED_SLOTS = 512  # two halves, one on its way while the other is summed
+RUN = 60  # datagrams of one send call, as the host agent has it
+_UDP_SEGMENT, _UDP_GRO = 103, 104  # linux/udp.h
+
+
+def drive(hosts: list[socket.socket], switch: list[tuple[str, int]], payloads: list[Bytes], seconds: float) -> None:
+    """Workers on loopback: contribute to every slot, phase after phase, for `seconds`; leave the sums unread.
+
+    hosts[w] sends payloads[w], u8[slots][bytes], to switch[w].
+    """
+    half = PROFILED_SLOTS // 2
+    size = payloads[0].shape[1]
+    phase_at = int(HEADER_DTYPE.fields["phase"][1])  # type: ignore[index]
+    received_by, due = [0] * len(hosts), 0
+    segments = [(socket.IPPROTO_UDP, _UDP_SEGMENT, struct.pack("=H", size))]
+    nothing = bytearray(1)
+
+    def send(first: int, phase: int) -> None:
+        for payload in payloads:
+            payload[first : first + half, phase_at : phase_at + 4] = np.frombuffer(struct.pack("!I", phase), np.uint8)
+        for start in range(first, first + half, RUN):
+            for host, address, payload in zip(hosts, switch, payloads, strict=True):
+                host.sendmsg([payload[start : min(start + RUN, first + half)].data], segments, 0, address)
+
+    for host in hosts:
+        host.setsockopt(socket.IPPROTO_UDP, _UDP_GRO, 1)
+        host.settimeout(5)
+    send(0, 1)
+    send(half, 1)
+    end = time.monotonic() + seconds
+    phase = 1
+    while time.monotonic() < end:
+        phase += 1
+        for first in (0, half):
+            due += half * size
+            for index, host in enumerate(hosts):
+                while received_by[index] < due:
+                    received_by[index] += host.recv_into(nothing, 1, socket.MSG_TRUNC)
+            send(first, phase)
+
+
+def profile(program: Program, workers: int, seconds: float) -> Stages:
+    """A switch on loopback under the load of a driver in another process: its serving thread's time by stage."""
+    hosts = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(workers)]
+    for host in hosts:
+        host.bind(("127.0.0.1", 0))
+        enlarge_buffers(host)
+    dataplane = Dataplane(program)
+    install_job(dataplane, workers, [("127.0.0.1", host.getsockname()[1]) for host in hosts], PROFILED_SLOTS)
+    ports = UdpPorts(lambda: dataplane, dict.fromkeys(range(workers), ("127.0.0.1", 0)), "10.83.0.1", SERVICE_PORT)
+    values = np.random.default_rng(1).integers(0, 1 << 28, (workers, elements_of(program)), np.uint32)
+    payloads = [
+        np.frombuffer(b"".join(contribution(w, slot, values[w])[BEFORE_SERVICE:] for slot in range(PROFILED_SLOTS)), np.uint8)
+        .reshape(PROFILED_SLOTS, -1)
+        .copy()
+        for w in range(workers)
+    ]
+    # Forked before the switch's thread exists.
+    driver = multiprocessing.get_context("fork").Process(
+        target=drive, args=(hosts, [ports.addresses[w] for w in range(workers)], payloads, seconds + 1)
+    )
+    driver.start()
+    for host in hosts:
+        host.close()
+    ports.start()
+    time.sleep(0.5)  # the first batches find cold caches
+    stages = ports.measure()
+    time.sleep(seconds)
+    stages = replace(stages)
+    driver.join()
+    ports.close()
+    if driver.exitcode:
+        raise RuntimeError(f"the driver ended with status {driver.exitcode}: {dataplane.statistics}, {ports.statistics}")
+    return stages
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m switchsum.switch_benchmark", description="Nanoseconds a contribution.")
     parser.add_argument("builds", nargs="*", type=Path, help="BMv2 JSON files; default: all of p4src/build")
     parser.add_argument("--bmv2", metavar="PATH", help="measure this simple_switch_grpc beside it; needs root and iproute2")
+    parser.add_argument("--profile", type=float, metavar="SECONDS", help="drive UDP ports instead: the thread's time by stage")
     options = parser.parse_args(arguments)
     if options.bmv2 and (problem := what_is_missing()):
         parser.error(f"--bmv2 needs a network namespace, but {problem}")
@@ -148,6 +238,9 @@ def main(arguments: list[str]) -> int:
         _ = program.native
         print(f"{path.name}: {elements_of(program)} elements; load {loaded - start:.2f} s, "
               f"compile {time.perf_counter() - loaded:.2f} s (cached: less)")  # fmt: skip
+        if options.profile:
+            print(f"  4 workers on loopback: {profile(program, 4, options.profile)}", flush=True)
+            continue
         print(f"  whole rounds of 4 workers, multicast included: {time_rounds(program, 4, 4)}")
         print(f"  additions alone, sum not complete:             {time_rounds(program, 32, 31)}")
         for line in bmv2_rates(options.bmv2, path, program) if options.bmv2 else ():

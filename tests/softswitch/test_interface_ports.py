@@ -18,6 +18,7 @@ from scapy.packet import Raw
 
 from switchsum.bmv2_topologies import namespaces
 from switchsum.softswitch.interface_ports import InterfacePorts
+from switchsum.softswitch.packets import Arrivals, Departures
 
 MISSING = namespaces.what_is_missing()
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=f"veth pairs need a network namespace, but {MISSING}")
@@ -29,33 +30,16 @@ Frames = list[tuple[int, bytes]]
 
 
 @dataclass
-class Batch:
-    ports: np.ndarray
-    offsets: np.ndarray
-    lengths: np.ndarray
-    buffer: np.ndarray
-
-
-@dataclass
 class Program:
     """Stands where the compiled program stands: keeps what came in, and sends what `reply` says."""
 
     reply: Callable[[Frames], Frames] = lambda frames: []
     seen: Frames = field(default_factory=list)
 
-    def process_batch(
-        self, ports: np.ndarray, offsets: np.ndarray, lengths: np.ndarray, buffer: np.ndarray, now_us: int
-    ) -> Batch:
-        came = [
-            (int(port), buffer[offset : offset + length].tobytes())
-            for port, offset, length in zip(ports, offsets, lengths, strict=True)
-        ]
+    def forward(self, arrivals: Arrivals, now_us: int) -> Departures:
+        came = arrivals.frames()
         self.seen += came
-        out = self.reply(came)
-        sizes = [len(frame) for _, frame in out]
-        joined = np.frombuffer(b"".join(frame for _, frame in out), np.uint8).copy()
-        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]) if out else np.zeros(0)
-        return Batch(np.array([port for port, _ in out], np.int32), starts.astype(np.int64), np.array(sizes, np.int32), joined)
+        return Departures.of(self.reply(came))
 
 
 @dataclass

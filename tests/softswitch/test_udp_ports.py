@@ -20,6 +20,7 @@ from scapy.packet import Raw
 
 from switchsum.softswitch.datagrams import MAX_DATAGRAM_BYTES, Count, Intake, Outlet
 from switchsum.softswitch.dataplane import Dataplane, Program
+from switchsum.softswitch.packets import Departures
 from switchsum.softswitch.sockets import WOKEN
 from switchsum.softswitch.tables import Exact
 from switchsum.softswitch.udp_ports import UdpPorts
@@ -63,10 +64,8 @@ class Gathering:
         """(port, frame) of the next `expected` frames, in their order."""
         found: list[tuple[int, bytes]] = []
         while len(found) < expected:
-            count = self.intake.receive()
-            for at in range(count):
-                start, length = int(self.intake.offsets[at]), int(self.intake.lengths[at])
-                found.append((int(self.intake.ports[at]), self.intake.buffer[start : start + length].tobytes()))
+            self.intake.receive()
+            found += self.intake.arrivals.frames()
         return found
 
 
@@ -139,11 +138,7 @@ def test_a_wake_up_ends_the_wait(gathering: Gathering) -> None:
 def send(frames: list[tuple[int, bytes]], sockets: dict[int, socket.socket], *, offload: bool = True) -> dict[str, int]:
     """Send (port, frame) pairs through an outlet; returns what it counted."""
     counts = np.zeros(len(Count), np.int64)
-    lengths = np.array([len(frame) for _, frame in frames], np.int32)
-    offsets = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64)
-    buffer = np.frombuffer(b"".join(frame for _, frame in frames), np.uint8).copy()
-    outlet = Outlet(sockets, counts, offload=offload)
-    outlet.send(np.array([port for port, _ in frames], np.int32), offsets, lengths, buffer)
+    Outlet(sockets, counts, offload=offload).send(Departures.of(frames))
     return {count.name: int(counts[count]) for count in Count if counts[count]}
 
 
@@ -367,7 +362,7 @@ def test_replacing_the_dataplane_under_traffic_loses_no_packet(rig: Rig, program
 def test_a_defect_in_the_dataplane_costs_one_batch_and_is_counted(
     rig: Rig, program: Program, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """None has no process_batch: the same kind of surprise as a defect. The thread survives and says so."""
+    """An object has no method forward: the same kind of surprise as a defect. The thread survives and says so."""
     with udp_socket() as host:
         rig.dataplane = object()  # type: ignore[assignment]
         host.sendto(bytes([REFLECT, 1]), rig.ports.addresses[1])
