@@ -24,9 +24,11 @@ DRAIN_S = 10.0  # how long close() waits for sums that are still under way
 class Agent:
     """A joined worker. Make one with `Agent.join`."""
 
-    def __init__(self, client: JobClient, queue: CollectiveQueue) -> None:
+    def __init__(self, client: JobClient, queue: CollectiveQueue, engine: Engine, lanes: int) -> None:
         self._client = client
         self._queue = queue
+        self._engine = engine
+        self._suffix = "" if lanes == 32 else f" in {lanes}-bit lanes"  # ranks that disagree on it must be told
         self._closed = threading.Lock()
 
     @classmethod
@@ -40,13 +42,15 @@ class Agent:
         data_address: str = "",
         slots: int = 0,
         elements: int = 0,
+        lanes: int = 32,
         timeout_s: float = 30.0,
         peer_timeout_s: float = 1800.0,
     ) -> Agent:
         """Join a job and wait until all its ranks are there.
 
         `controller`: "HOST:PORT"; `job_name`: equal on all ranks of the job; `data_address`: this host's IPv4 address towards
-        the switch, "" for the one that leads to the controller; `slots`, `elements`: 0 for the controller's choice;
+        the switch, "" for the one that leads to the controller; `slots`, `elements`: 0 for the controller's choice; `lanes`:
+        bits of a lane of large float32 sums (Engine);
         `timeout_s`: bound for joining and for a silent switch; `peer_timeout_s`: longest wait for other ranks in one sum.
         Raises SwitchSumError's family, each with the reason.
         """
@@ -75,6 +79,7 @@ class Agent:
                 world_size=world_size,
                 slots=joined.slots,
                 elements=joined.elements,
+                lanes=lanes,
                 switch_timeout_ns=int(timeout_s * 1e9),
                 peer_timeout_ns=int(peer_timeout_s * 1e9),
             )
@@ -96,15 +101,23 @@ class Agent:
 
         queue = CollectiveQueue(engine, transport, on_failure=on_failure)
         client.start(on_ended=queue.fail, describe=lambda: queue.current)
-        return cls(client, queue)
+        return cls(client, queue, engine, lanes)
 
     def all_reduce(self, source: npt.NDArray[Any], target: npt.NDArray[Any], description: str, done: Done) -> None:
         """Sum over all workers, see CollectiveQueue.submit."""
-        self._queue.submit(source, target, description, done)
+        self._queue.submit(source, target, description + self._suffix, done)
 
     def counters(self) -> dict[str, int]:
         """Packets, bytes and events since the join, see Engine.counters."""
         return self._queue.counters()
+
+    def start_profile(self) -> None:
+        """Begin to count where the data path's time goes, see Engine.start_profile."""
+        self._engine.start_profile()
+
+    def stages(self) -> dict[str, float]:
+        """Seconds of each stage since start_profile, see Engine.stages."""
+        return self._engine.stages()
 
     def close(self) -> None:
         """Finish what is under way (for at most a few seconds), leave the job, free everything. May be called twice."""

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from switchsum.host_agent import engine as _engine
 from switchsum.host_agent.engine import Engine, EngineFailure, collective_tag
 from switchsum.host_agent.errors import CollectiveMismatch, PeersMissing, SwitchSilent, SwitchSumError
+from switchsum.host_agent.promptness import prompt
 from switchsum.host_agent.transport import Transport, now_ns
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class CollectiveQueue:
         with self._lock:
             error = self._error
             if error is None:
+                prompt.__enter__()  # until it is done, see _loop
                 self._waiting.append(_Pending(source, target, description, done))
                 self._transport.wake()  # under the lock: close() cannot have closed the transport yet
         if error is not None:
@@ -112,6 +114,7 @@ class CollectiveQueue:
             ended, over = self._exchange()
             for pending, error in ended:
                 pending.done(error)
+                prompt.__exit__()
             if over:  # the engine must not run on: the tensors that it would write to are their owners' again
                 return
             self._transport.run(self._engine)

@@ -8,12 +8,19 @@ chunks c, c + W, ... and every answer frees the slot for its next chunk: a self-
 A chunk takes one or more rounds, each one phase of its slot:
 
     PROPOSE   header only: the ranks agree on the chunk's code     -> CLASSES, VALUES or HALVES
-    CLASSES   float block with NaN or Inf: which, where            -> VALUES
+    GUESS     the numbers by a guessed code; proposes the true one -> next chunk if the guess was right, else as after PROPOSE
+    CLASSES   float block with NaN or Inf: which, where            -> CLASSES for each lane of a word, then VALUES
     VALUES    the numbers; proposes the code of the next chunk     -> next chunk
     HALVES    integers as 16-bit half words, 2 or 4 rounds         -> next chunk after the last
 
-The last round of a chunk carries the proposal for the slot's next one, so that PROPOSE is needed only where some rank had not
-queued it yet (its NONE is the largest code, so all ranks learn it). All ranks see the same maxima and so take the same path.
+The last round of a chunk carries the proposal for the slot's next one, so that a round for the code alone is needed only where
+some rank had not queued it yet (its NONE is the largest code, so all ranks learn it). All ranks see the same maxima and so take
+the same path.
+
+Collectives of few blocks (quantizer.GUESSED_BLOCKS) begin with GUESS instead of PROPOSE: one round trip in all. A rank guesses
+what the same tensor needed last time, or what its own numbers need. If ranks guess differently, the first to reach the switch
+decides: the others are told its tag (MISMATCH), which holds the guess, and send theirs again by it, in the same phase. The row
+took nothing of theirs, and what it holds is kept or thrown away by all ranks alike, since all see the same true code.
 
 Loss: a slot resends the same bytes when slots sent later have been answered for longer than the reordering window (RFC 8985,
 RACK; the window grows while the switch says that such resends were not needed: by a STATUS that lists this rank, or by a
@@ -27,6 +34,8 @@ for the slowest rank), and both end in a failure that names slot, phase and miss
 
 from __future__ import annotations
 
+import platform
+import time
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +44,7 @@ from typing import Any
 import numba as nb
 import numpy as np
 import numpy.typing as npt
+from llvmlite import ir
 from numba.core import types
 from numba.core.cgutils import voidptr_t
 from numba.extending import intrinsic
@@ -56,7 +66,14 @@ RETRIES_BEFORE_SILENCE = 3  # a switch counts as silent only after several unans
 # kinds of collectives
 FLOAT32, INT32, INT64 = 0, 1, 2
 # states of a slot
-IDLE, PROPOSE, CLASSES, VALUES, HALVES = 0, 1, 2, 3, 4
+IDLE, PROPOSE, CLASSES, VALUES, HALVES, GUESS = 0, 1, 2, 3, 4, 5
+
+# What the time of the data path goes to, see Engine.stages: each moment of the loop belongs to one of them.
+STAGES = ("python", "wait", "receive", "parse", "dequantize", "propose", "quantize", "pack", "timers", "send")
+_PARSE, _DEQUANTIZE, _PROPOSE_TIME, _QUANTIZE, _PACK = 3, 4, 5, 6, 7
+
+MEMORY_BLOCKS = 1 << 16  # blocks of small tensors whose exponents are remembered, oldest forgotten first
+FEEDBACK_ELEMENTS = 1 << 28  # 1 GiB: what narrow lanes may remember of their roundings, oldest forgotten first
 # failures
 NO_FAILURE, SWITCH_SILENT, PEERS_MISSING, MISMATCHED, PROTOCOL_BROKEN = 0, 1, 2, 3, 4
 
@@ -80,7 +97,7 @@ SHARED_DTYPE = np.dtype(
         (_build(), "i8"),
         # fixed for an epoch
         ("job", "i8"), ("epoch", "i8"), ("worker", "i8"), ("world_size", "i8"), ("slots", "i8"), ("elements", "i8"),
-        ("limit", "i8"), ("switch_timeout_ns", "i8"), ("peer_timeout_ns", "i8"),
+        ("switch_timeout_ns", "i8"), ("peer_timeout_ns", "i8"), ("guessed_blocks", "i8"),
         # round trip times, ns (RFC 6298)
         ("srtt", "i8"), ("rttvar", "i8"), ("rto", "i8"), ("newest_answered", "i8"), ("newest_checked", "i8"),
         ("reordering", "i8"), ("widened_at", "i8"), ("recoveries", "i8"),
@@ -91,10 +108,12 @@ SHARED_DTYPE = np.dtype(
         ("outbox", "i8"), ("finished", "i8"),
         # what went wrong
         ("failure", "i8"), ("failed_slot", "i8"), ("failed_tag", "i8"),
+        # the stage profile, in processor cycles
+        ("profiling", "i8"), ("lap_at", "i8"), ("laps", "i8", (len(STAGES),)),
         # counters
         ("packets_sent", "i8"), ("bytes_sent", "i8"), ("packets_received", "i8"), ("bytes_received", "i8"),
         ("timeouts", "i8"), ("early_repairs", "i8"), ("repairs_received", "i8"), ("stale", "i8"), ("foreign", "i8"),
-        ("collectives", "i8"),
+        ("collectives", "i8"), ("guesses", "i8"), ("guessed_wrong", "i8"), ("guesses_adopted", "i8"),
     ]
 )  # fmt: skip
 SLOT_DTYPE = np.dtype(
@@ -107,7 +126,11 @@ SLOT_DTYPE = np.dtype(
 COLLECTIVE_DTYPE = np.dtype(
     [
         ("kind", "i8"), ("first_chunk", "i8"), ("chunks", "i8"), ("numel", "i8"), ("remaining", "i8"), ("tag", "i8"),
+        ("guessed", "i8"),  # whether its chunks begin with GUESS
+        ("width", "i8"), ("block", "i8"), ("limit", "i8"),  # bits of a lane, elements of a chunk, B
         ("source", "u8"), ("target", "u8"),
+        ("memory", "u8"),  # guessed float32: uint8[chunks], 1 + the last right guess, 0 for none yet
+        ("remainder", "u8"),  # narrow lanes: float32[numel]
     ]
 )  # fmt: skip
 
@@ -122,37 +145,96 @@ def _pointer(typingctx, address):
     return types.voidptr(types.uint64), codegen
 
 
+@intrinsic
+def _cycles(typingctx):
+    """The processor's cycle counter (x86-64: rdtsc). On other machines reading it may be forbidden: see start_profile."""
+
+    def codegen(context, builder, signature, arguments):
+        counter = builder.module.declare_intrinsic("llvm.readcyclecounter", fnty=ir.FunctionType(ir.IntType(64), []))
+        return builder.call(counter, [])
+
+    return types.int64(), codegen
+
+
+@nb.njit(cache=True, nogil=True)
+def read_cycles():
+    """The counter that the stage profile counts in."""
+    return _cycles()
+
+
+@nb.njit(cache=True, nogil=True, inline="always")
+def lap(shared, stage):
+    """While profiling: the time since the last call was that stage's."""
+    if shared.profiling:
+        at = _cycles()
+        shared.laps[stage] += at - shared.lap_at
+        shared.lap_at = at
+
+
 @nb.njit(cache=True, nogil=True)
 def _round_tag(tag, state, part):
     """Tag of one round: ranks in different rounds of the same collective must not meet in one row either."""
-    return np.int64(np.uint32(tag) ^ np.uint32((state * 8 + part) * 0x9E3779B1))
+    return np.int64(np.uint32(tag) ^ np.uint32((state * 128 + part) * 0x9E3779B1))
 
 
 @nb.njit(cache=True, nogil=True)
-def _span(shared, collective, chunk):
+def _span(collective, chunk):
     """(first element, number of elements) of a chunk within its collective."""
-    start = (chunk - collective.first_chunk) * shared.elements
-    return start, min(shared.elements, collective.numel - start)
+    start = (chunk - collective.first_chunk) * collective.block
+    return start, min(collective.block, collective.numel - start)
+
+
+# Parts of the tensors, where they lie. `at`: collective.source, .target or .remainder
 
 
 @nb.njit(cache=True, nogil=True)
-def _source_bits(collective, start, count):
-    return nb.carray(_pointer(collective.source + np.uint64(start * 4)), (count,), np.uint32)
+def _bits(at, start, count):
+    return nb.carray(_pointer(at + np.uint64(start * 4)), (count,), np.uint32)
 
 
 @nb.njit(cache=True, nogil=True)
-def _propose(shared, collectives, number, chunk, finite_only):
+def _floats(at, start, count):
+    return nb.carray(_pointer(at + np.uint64(start * 4)), (count,), np.float32)
+
+
+@nb.njit(cache=True, nogil=True)
+def _ints(at, start, count):
+    return nb.carray(_pointer(at + np.uint64(start * 4)), (count,), np.int32)
+
+
+@nb.njit(cache=True, nogil=True)
+def _longs(at, start, count):
+    return nb.carray(_pointer(at + np.uint64(start * 8)), (count,), np.int64)
+
+
+@nb.njit(cache=True, nogil=True)
+def _memory(collective):
+    return nb.carray(_pointer(collective.memory), (collective.chunks,), np.uint8)
+
+
+@nb.njit(cache=True, nogil=True)
+def _propose(collectives, number, chunk):
     """Code this rank proposes for a queued chunk of collective `number`."""
     collective = collectives[number % MAX_QUEUED]
-    start, count = _span(shared, collective, chunk)
+    start, count = _span(collective, chunk)
     if collective.kind == FLOAT32:
-        bits = _source_bits(collective, start, count)
-        return q.finite_code(bits, count) if finite_only else q.float_code(bits, count)
+        return q.float_code(_bits(collective.source, start, count), count)
     if collective.kind == INT32:
-        words = nb.carray(_pointer(collective.source + np.uint64(start * 4)), (count,), np.int32)
-        return q.integer_code(words, count, shared.limit)
-    longs = nb.carray(_pointer(collective.source + np.uint64(start * 8)), (count,), np.int64)
-    return q.integer_code(longs, count, shared.limit)
+        return q.integer_code(_ints(collective.source, start, count), count, collective.limit)
+    return q.integer_code(_longs(collective.source, start, count), count, collective.limit)
+
+
+@nb.njit(cache=True, nogil=True)
+def _guess(collectives, number, chunk):
+    """Number of the code that this rank guesses for a chunk that begins with GUESS."""
+    collective = collectives[number % MAX_QUEUED]
+    if collective.kind != FLOAT32:
+        return np.int64(0)  # integers are guessed to fit their lanes
+    remembered = np.int64(_memory(collective)[chunk - collective.first_chunk])
+    if remembered:
+        return remembered - 1
+    start, count = _span(collective, chunk)
+    return q.guess_of_code(q.coarse_code(q.finite_code(_bits(collective.source, start, count), count)))
 
 
 @nb.njit(cache=True, nogil=True)
@@ -171,7 +253,7 @@ def _next_proposal(shared, slot, collectives):
     if chunk >= shared.queued_chunks:
         return q.CODE_NONE
     number = _collective_of(shared, collectives, slot.collective, chunk)
-    return _propose(shared, collectives, number, chunk, False)
+    return _propose(collectives, number, chunk)
 
 
 @nb.njit(cache=True, nogil=True)
@@ -205,53 +287,69 @@ def _last_part(collective):
 
 
 @nb.njit(cache=True, nogil=True)
-def _begin_round(shared, index, slots, collectives, packets, outbox, state, part, now):
-    """Fill the slot's packet for a new round and queue it for sending."""
+def _write_values(shared, slot, collective, code, lanes):
+    """A chunk's elements into the lanes of its packet."""
+    start, count = _span(collective, slot.chunk)
+    if collective.kind == FLOAT32:
+        floats = _floats(collective.source, start, count)
+        if collective.width < 32:
+            remainder = _floats(collective.remainder, start, count)
+            # Chunks and workers must not share their noise: equal gradients would be rounded alike, and their errors add up.
+            seed = np.uint32(collective.tag + start * 0x9E3779B1 + shared.worker * 0x7FEB352D)
+            q.narrow_quantize(floats, remainder, count, code, collective.limit, collective.width, seed, lanes)
+        else:
+            q.quantize(floats, count, code, collective.limit, lanes)
+    elif collective.kind == INT32:
+        q.write_integers(_ints(collective.source, start, count), count, collective.limit, lanes)
+    else:
+        q.write_integers(_longs(collective.source, start, count), count, collective.limit, lanes)
+
+
+@nb.njit(cache=True, nogil=True)
+def _write_packet(shared, index, slots, collectives, packets, outbox, state, part, now):
+    """Fill the slot's packet for a round of its present phase and queue it for sending."""
     slot = slots[index]
     collective = collectives[slot.collective % MAX_QUEUED]
-    start, count = _span(shared, collective, slot.chunk)
     words = packets[index]
     lanes = words[HEADER_WORDS:]
     exponent = 0
     kind = wire.CONTRIBUTION
+    lap(shared, _PACK)
     if state == PROPOSE:
         kind = wire.PROPOSAL
-        exponent = _propose(shared, collectives, slot.collective, slot.chunk, False)
+        exponent = _propose(collectives, slot.collective, slot.chunk)
+        lap(shared, _PROPOSE_TIME)
+    elif state == GUESS:
+        exponent = _propose(collectives, slot.collective, slot.chunk)
+        lap(shared, _PROPOSE_TIME)
+        code = q.code_of_guess(part) if collective.kind == FLOAT32 else q.CODE_FITS
+        slot.code = code
+        slot.special = 0
+        _write_values(shared, slot, collective, code, lanes)
+        lap(shared, _QUANTIZE)
     elif state == CLASSES:
-        bits = _source_bits(collective, start, count)
-        q.write_classes(bits, count, lanes)
+        start, count = _span(collective, slot.chunk)
+        bits = _bits(collective.source, start, count)
+        first = min(part * shared.elements, count)
+        q.write_classes(bits[first:], min(count - first, shared.elements), lanes)
         exponent = q.finite_code(bits, count)
+        lap(shared, _QUANTIZE)
     elif state == VALUES:
         exponent = _next_proposal(shared, slot, collectives)
-        if collective.kind == FLOAT32:
-            floats = nb.carray(_pointer(collective.source + np.uint64(start * 4)), (count,), np.float32)
-            q.quantize(floats, count, slot.code, shared.limit, lanes)
-        elif collective.kind == INT32:
-            ints = nb.carray(_pointer(collective.source + np.uint64(start * 4)), (count,), np.int32)
-            q.write_integers(ints, count, shared.limit, lanes)
-        else:
-            longs = nb.carray(_pointer(collective.source + np.uint64(start * 8)), (count,), np.int64)
-            q.write_integers(longs, count, shared.limit, lanes)
+        lap(shared, _PROPOSE_TIME)
+        _write_values(shared, slot, collective, slot.code, lanes)
+        lap(shared, _QUANTIZE)
     else:
+        start, count = _span(collective, slot.chunk)
         if part == _last_part(collective):
             exponent = _next_proposal(shared, slot, collectives)
         if collective.kind == INT32:
-            ints = nb.carray(_pointer(collective.source + np.uint64(start * 4)), (count,), np.int32)
-            q.write_halves(ints, count, part, lanes)
+            q.write_halves(_ints(collective.source, start, count), count, part, lanes)
         else:
-            longs = nb.carray(_pointer(collective.source + np.uint64(start * 8)), (count,), np.int64)
-            q.write_halves(longs, count, part, lanes)
-
-    if slot.state == IDLE:
-        if shared.active == 0:  # silence is counted from here: an idle engine hears nothing
-            shared.heard_at = now
-            shared.progress_at = now
-            shared.restarted_at = now
-            shared.backoff = 0
-        shared.active += 1
+            q.write_halves(_longs(collective.source, start, count), count, part, lanes)
+        lap(shared, _QUANTIZE)
     slot.state = state
     slot.part = part
-    slot.phase = (slot.phase + 1) & 0xFFFFFFFF
     slot.resent = 0
     slot.present = 0
     slot.early = 0
@@ -262,16 +360,46 @@ def _begin_round(shared, index, slots, collectives, packets, outbox, state, part
 
 
 @nb.njit(cache=True, nogil=True)
+def _begin_round(shared, index, slots, collectives, packets, outbox, state, part, now):
+    """Begin a new phase of a slot."""
+    slot = slots[index]
+    if slot.state == IDLE:
+        if shared.active == 0:  # silence is counted from here: an idle engine hears nothing
+            shared.heard_at = now
+            shared.progress_at = now
+            shared.restarted_at = now
+            shared.backoff = 0
+        shared.active += 1
+    slot.phase = (slot.phase + 1) & 0xFFFFFFFF
+    _write_packet(shared, index, slots, collectives, packets, outbox, state, part, now)
+
+
+@nb.njit(cache=True, nogil=True)
 def _begin_data(shared, index, slots, collectives, packets, outbox, code, now):
     """The ranks agreed on `code` for the slot's chunk: begin its first round that carries values."""
     slot = slots[index]
+    collective = collectives[slot.collective % MAX_QUEUED]
     slot.code = code
     slot.special = 0
-    if collectives[slot.collective % MAX_QUEUED].kind == FLOAT32:
+    if collective.kind == FLOAT32:
+        if collective.guessed:
+            slot.code = q.coarse_code(code)
         state = CLASSES if code == q.CODE_SPECIAL else VALUES
     else:
         state = VALUES if code == q.CODE_FITS else HALVES
     _begin_round(shared, index, slots, collectives, packets, outbox, state, 0, now)
+
+
+@nb.njit(cache=True, nogil=True)
+def _begin_chunk(shared, index, slots, collectives, packets, outbox, now):
+    """Begin the slot's chunk, of whose code nothing is known."""
+    slot = slots[index]
+    if collectives[slot.collective % MAX_QUEUED].guessed:
+        guess = _guess(collectives, slot.collective, slot.chunk)
+        shared.guesses += 1
+        _begin_round(shared, index, slots, collectives, packets, outbox, GUESS, guess, now)
+    else:
+        _begin_round(shared, index, slots, collectives, packets, outbox, PROPOSE, 0, now)
 
 
 @nb.njit(cache=True, nogil=True)
@@ -281,7 +409,7 @@ def start_idle(shared, slots, collectives, packets, outbox, now):
         slot = slots[index]
         if slot.state == IDLE and slot.chunk < shared.queued_chunks:
             slot.collective = _collective_of(shared, collectives, max(slot.collective, shared.head), slot.chunk)
-            _begin_round(shared, index, slots, collectives, packets, outbox, PROPOSE, 0, now)
+            _begin_chunk(shared, index, slots, collectives, packets, outbox, now)
 
 
 @nb.njit(cache=True, nogil=True)
@@ -300,7 +428,7 @@ def _finish_chunk(shared, index, slots, collectives, packets, outbox, finished, 
     if slot.chunk < shared.queued_chunks:
         slot.collective = _collective_of(shared, collectives, number, slot.chunk)
         if agreed == q.CODE_NONE:
-            _begin_round(shared, index, slots, collectives, packets, outbox, PROPOSE, 0, now)
+            _begin_chunk(shared, index, slots, collectives, packets, outbox, now)
         else:
             _begin_data(shared, index, slots, collectives, packets, outbox, agreed, now)
         return
@@ -330,6 +458,20 @@ def _widen(shared, now):
     if now - shared.widened_at > shared.srtt:
         shared.widened_at = now
         shared.reordering = min(shared.reordering + 1, MOST_REORDERING)
+
+
+@nb.njit(cache=True, nogil=True)
+def _adopt(shared, index, slots, collectives, packets, outbox, tag, now):
+    """Another rank's guess came first, and the row's `tag` tells which: contribute by that one. False if it tells no guess."""
+    slot = slots[index]
+    own = collectives[slot.collective % MAX_QUEUED].tag
+    for guess in range(q.GUESSES):
+        if tag == _round_tag(own, GUESS, guess):
+            if guess != slot.part:  # else late news: adopted already
+                shared.guesses_adopted += 1
+                _write_packet(shared, index, slots, collectives, packets, outbox, GUESS, guess, now)
+            return True
+    return False
 
 
 @nb.njit(cache=True, nogil=True)
@@ -370,6 +512,8 @@ def receive(shared, slots, collectives, packets, kept, outbox, finished, words, 
             _widen(shared, now)
         return
     if kind == wire.MISMATCH:
+        if slot.state == GUESS and _adopt(shared, index, slots, collectives, packets, outbox, tag, now):
+            return
         shared.failure = MISMATCHED
         shared.failed_slot = index
         shared.failed_tag = tag
@@ -392,33 +536,55 @@ def receive(shared, slots, collectives, packets, kept, outbox, finished, words, 
         if shared.recoveries >= RECOVERIES_PER_STEP:
             shared.reordering = max(shared.reordering - 1, 1)
             shared.recoveries = 0
-    # Only what measures the network: not the answer to a resend, which may belong to either copy (Karn), and not a proposal,
-    # which waits for whoever still computes. Other rounds follow an answer, and so begin on all ranks at once.
-    if state != PROPOSE and slot.resent == 0:
+    # Only what measures the network: not the answer to a resend, which may belong to either copy (Karn), and not a chunk's first
+    # round if it asks or guesses, which waits for whoever still computes. Other rounds follow an answer, on all ranks at once.
+    if state not in (PROPOSE, GUESS) and slot.resent == 0:
         _measure(shared, now - slot.sent_at)
 
     lanes = words[HEADER_WORDS:]
-    start, count = _span(shared, collective, slot.chunk)
+    start, count = _span(collective, slot.chunk)
+    lap(shared, _PARSE)
     if state == PROPOSE:
         _begin_data(shared, index, slots, collectives, packets, outbox, agreed, now)
     elif state == CLASSES:
         slot.special = 1
-        slot.code = agreed
-        for i in range(count):
-            kept[index, i] = np.int64(swap32(lanes[i]))
-        _begin_round(shared, index, slots, collectives, packets, outbox, VALUES, 0, now)
-    elif state == VALUES:
+        slot.code = q.coarse_code(agreed) if collective.guessed else agreed
+        first = slot.part * shared.elements
+        for i in range(min(count - first, shared.elements)):
+            kept[index, first + i] = np.int64(swap32(lanes[i]))
+        if first + shared.elements < count:
+            _begin_round(shared, index, slots, collectives, packets, outbox, CLASSES, slot.part + 1, now)
+        else:
+            _begin_round(shared, index, slots, collectives, packets, outbox, VALUES, 0, now)
+    elif state in (VALUES, GUESS):
+        if state == GUESS:
+            right = agreed == q.CODE_FITS
+            if collective.kind == FLOAT32:
+                right = q.coarse_code(agreed) == slot.code
+                if agreed < q.CODE_SPECIAL:
+                    _memory(collective)[slot.chunk - collective.first_chunk] = q.guess_of_code(q.coarse_code(agreed)) + 1
+            if agreed == q.CODE_NONE:  # a guessing rank has its chunk and says so
+                shared.failure = PROTOCOL_BROKEN
+                shared.failed_slot = index
+                return
+            if not right:
+                shared.guessed_wrong += 1
+                _begin_data(shared, index, slots, collectives, packets, outbox, agreed, now)
+                return
+            agreed = q.CODE_NONE  # it was this chunk's code; nothing is known of the next one's
         if collective.kind == FLOAT32:
-            floats = nb.carray(_pointer(collective.target + np.uint64(start * 4)), (count,), np.float32)
-            q.dequantize(lanes, count, slot.code, shared.limit, shared.world_size, floats)
+            floats = _floats(collective.target, start, count)
+            if collective.width < 32:
+                q.narrow_dequantize(lanes, count, slot.code, collective.limit, collective.width, shared.world_size, floats)
+            else:
+                q.dequantize(lanes, count, slot.code, collective.limit, shared.world_size, floats)
             if slot.special:
                 q.apply_classes(kept[index], count, floats)
         elif collective.kind == INT32:
-            ints = nb.carray(_pointer(collective.target + np.uint64(start * 4)), (count,), np.int32)
-            q.read_integers(lanes, count, shared.limit, shared.world_size, ints)
+            q.read_integers(lanes, count, collective.limit, shared.world_size, _ints(collective.target, start, count))
         else:
-            longs = nb.carray(_pointer(collective.target + np.uint64(start * 8)), (count,), np.int64)
-            q.read_integers(lanes, count, shared.limit, shared.world_size, longs)
+            q.read_integers(lanes, count, collective.limit, shared.world_size, _longs(collective.target, start, count))
+        lap(shared, _DEQUANTIZE)
         _finish_chunk(shared, index, slots, collectives, packets, outbox, finished, agreed, now)
     else:
         q.accumulate_halves(lanes, count, slot.part, kept[index])
@@ -426,11 +592,11 @@ def receive(shared, slots, collectives, packets, kept, outbox, finished, words, 
             _begin_round(shared, index, slots, collectives, packets, outbox, HALVES, slot.part + 1, now)
             return
         if collective.kind == INT32:
-            ints = nb.carray(_pointer(collective.target + np.uint64(start * 4)), (count,), np.int32)
+            ints = _ints(collective.target, start, count)
             for i in range(count):
                 ints[i] = np.int32(kept[index, i])
         else:
-            longs = nb.carray(_pointer(collective.target + np.uint64(start * 8)), (count,), np.int64)
+            longs = _longs(collective.target, start, count)
             for i in range(count):
                 longs[i] = kept[index, i]
         _finish_chunk(shared, index, slots, collectives, packets, outbox, finished, agreed, now)
@@ -499,9 +665,10 @@ class EngineFailure:
 class Engine:
     """One worker's slots in one job epoch.
 
-    Parameters: `job`, `epoch`, `worker`, `world_size`, `slots` (W), `elements` (E) as the controller gave them;
-    `switch_timeout_ns`: longest silence of the switch while something is outstanding; `peer_timeout_ns`: longest wait
-    for the other workers. All times are ns of one monotonic clock of the caller's choice.
+    Parameters: `job`, `epoch`, `worker`, `world_size`, `slots` (W), `elements` (E) as the controller gave them; `lanes`: bits
+    of a lane of large float32 sums, 32, 16 or 8, the same on all ranks; `switch_timeout_ns`: longest silence of the switch
+    while something is outstanding; `peer_timeout_ns`: longest wait for the other workers; `guessed_blocks`: sums of at most so
+    many blocks guess their exponents. All times are ns of one monotonic clock of the caller's choice.
     """
 
     def __init__(
@@ -513,14 +680,16 @@ class Engine:
         world_size: int,
         slots: int,
         elements: int,
+        lanes: int = 32,
         switch_timeout_ns: int = 30_000_000_000,
         peer_timeout_ns: int = 1_800_000_000_000,
         first_phase: int = 0,
+        guessed_blocks: int = q.GUESSED_BLOCKS,
     ) -> None:
         self._shared = np.zeros(1, SHARED_DTYPE).view(np.recarray)
         shared = self._shared[0]
         shared.job, shared.epoch, shared.worker, shared.world_size = job, epoch, worker, world_size
-        shared.slots, shared.elements, shared.limit = slots, elements, q.lane_limit(world_size)
+        shared.slots, shared.elements, shared.guessed_blocks = slots, elements, guessed_blocks
         shared.switch_timeout_ns, shared.peer_timeout_ns = switch_timeout_ns, peer_timeout_ns
         shared.rto = INITIAL_RTO_NS
         shared.reordering = 1
@@ -529,9 +698,17 @@ class Engine:
         self._slots.phase = first_phase
         self._collectives = np.zeros(MAX_QUEUED, COLLECTIVE_DTYPE).view(np.recarray)
         self.packets = np.zeros((slots, HEADER_WORDS + elements), np.uint32)
-        self._kept = np.zeros((slots, elements), np.int64)
+        self._lanes = lanes
+        self._limits = {width: q.lane_limit(world_size, width) for width in (32, lanes)}
+        self._kept = np.zeros((slots, elements * 32 // lanes), np.int64)
         self._outbox = np.zeros(slots, np.int64)
         self._finished = np.zeros(MAX_QUEUED, np.int64)
+        # By (address, elements) of a source: what is remembered of the same tensor's last sum. Only this rank's convenience:
+        # the ranks need not remember the same.
+        self._codes = _Memory(MEMORY_BLOCKS)
+        self._remainders = _Memory(FEEDBACK_ELEMENTS)
+        self._held: dict[int, npt.NDArray[Any]] = {}  # memories that running collectives point into
+        self._profiled_from = (0, 0)
 
     @property
     def state(self) -> tuple[Any, ...]:
@@ -566,11 +743,23 @@ class Engine:
         shared = self._shared[0]
         number = int(shared.tail)
         record = self._collectives[number % MAX_QUEUED]
-        record.kind, record.numel, record.tag = kind, source.size, tag
+        few = -(-source.size // int(shared.elements)) <= int(shared.guessed_blocks)
+        width = self._lanes if kind == FLOAT32 and not few else 32
+        block = int(shared.elements) * 32 // width
+        chunks = -(-source.size // block)
+        address = source.ctypes.data
+        record.kind, record.numel, record.tag, record.guessed = kind, source.size, tag, few
+        record.width, record.block, record.limit = width, block, self._limits[width]
         record.first_chunk = shared.queued_chunks
-        record.chunks = record.remaining = -(-source.size // int(shared.elements))
-        record.source, record.target = source.ctypes.data, target.ctypes.data
-        shared.queued_chunks += record.chunks
+        record.chunks = record.remaining = chunks
+        record.source, record.target = address, target.ctypes.data
+        if kind == FLOAT32 and few:
+            self._held[number] = self._codes.of(address, source.size, chunks, np.dtype(np.uint8))
+            record.memory = self._held[number].ctypes.data
+        elif width < 32:
+            self._held[number] = self._remainders.of(address, source.size, source.size, np.dtype(np.float32))
+            record.remainder = self._held[number].ctypes.data
+        shared.queued_chunks += chunks
         shared.tail += 1
         start_idle(self._shared[0], self._slots, self._collectives, self.packets, self._outbox, now)
         shared.next_timer = 0  # there are new deadlines: the next tick finds the earliest
@@ -611,6 +800,8 @@ class Engine:
         shared = self._shared[0]
         numbers = [int(number) for number in self._finished[: int(shared.finished)]]
         shared.finished = 0
+        for number in numbers:
+            self._held.pop(number, None)
         return numbers
 
     @property
@@ -630,11 +821,53 @@ class Engine:
             heard=present != 0,
         )
 
+    def start_profile(self) -> None:
+        """Begin to count where the time goes, from zero. Raises RuntimeError on a processor whose cycles cannot be read."""
+        if (machine := platform.machine()) not in ("x86_64", "AMD64"):
+            raise RuntimeError(f"the stage profile reads the cycle counter of x86-64 processors, and this is {machine}")
+        shared = self._shared[0]
+        shared.laps[:] = 0
+        self._profiled_from = (read_cycles(), time.monotonic_ns())
+        shared.lap_at = self._profiled_from[0]
+        shared.profiling = 1
+
+    def stages(self) -> dict[str, float]:
+        """Seconds that each of STAGES took since start_profile, as far as the loop has got; they add up to the whole time."""
+        began, began_ns = self._profiled_from
+        cycles = read_cycles() - began
+        seconds = (time.monotonic_ns() - began_ns) / 1e9
+        return {stage: float(taken) / cycles * seconds for stage, taken in zip(STAGES, self._shared[0].laps, strict=True)}
+
     def counters(self) -> dict[str, int]:
         """Packets, bytes (UDP payload) and events since the epoch began, by name."""
         names = SHARED_DTYPE.names or ()
         shared = self._shared[0]
         return {name: int(shared[name]) for name in names[names.index("packets_sent") :]}
+
+
+class _Memory:
+    """Arrays that outlive a collective, by (address, elements) of its source, oldest forgotten first.
+
+    `most`: elements of all arrays together. An array beyond that is made anew for each collective.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._size = 0
+        self._arrays: dict[tuple[int, int], npt.NDArray[Any]] = {}
+
+    def of(self, address: int, numel: int, size: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """The array of `size` elements for this source, zeros at first."""
+        array = self._arrays.pop((address, numel), None)
+        if array is None:
+            array = np.zeros(size, dtype)
+            if size > self._most:
+                return array
+            self._size += size
+        self._arrays[address, numel] = array
+        while self._size > self._most:
+            self._size -= self._arrays.pop(next(iter(self._arrays))).size
+        return array
 
 
 def collective_tag(number: int, description: str) -> int:

@@ -46,6 +46,9 @@ _sendmsg = types.ExternalFunction("sendmsg", types.int64(types.int32, types.uint
 _poll = types.ExternalFunction("poll", types.int32(types.uintp, types.uint64, types.int32))
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.uintp))
 
+_PYTHON, _WAIT, _RECEIVE, _PARSE = (_engine.STAGES.index(stage) for stage in ("python", "wait", "receive", "parse"))
+_TIMERS, _SEND = (_engine.STAGES.index(stage) for stage in ("timers", "send"))
+
 _CLOCK_MONOTONIC = 1
 _MSG_DONTWAIT = 0x40
 _POLLIN = 1
@@ -66,14 +69,22 @@ def _send(fd, shared, slots, packets, outbox, iovecs, control, message, segmenta
     while sent < shared.outbox:
         length = slots[outbox[sent]].length
         count = 0
+        pieces = 0
+        end = np.uint64(0)
         while count < segmentation and sent + count < shared.outbox and slots[outbox[sent + count]].length == length:
             index = outbox[sent + count]
-            iovecs[2 * count] = base + np.uint64(index * row_bytes)
-            iovecs[2 * count + 1] = np.uint64(length)
+            at = base + np.uint64(index * row_bytes)
+            if at == end:  # slots are mostly answered in order, and their packets lie side by side: fewer pieces for the kernel
+                iovecs[2 * pieces - 1] += np.uint64(length)
+            else:
+                iovecs[2 * pieces] = at
+                iovecs[2 * pieces + 1] = np.uint64(length)
+                pieces += 1
+            end = at + np.uint64(length)
             slots[index].queued = 0
             count += 1
         message[2] = np.uint64(iovecs.ctypes.data)
-        message[3] = np.uint64(count)
+        message[3] = np.uint64(pieces)
         if count > 1:
             control[2] = np.uint64(length)
             message[4] = np.uint64(control.ctypes.data)
@@ -95,6 +106,7 @@ def _receive(fd, shared, slots, collectives, packets, kept, outbox, finished, bu
     for i in range(headers.shape[0]):
         headers[i, 5] = np.uint64(controls.shape[1] * 8)  # msg_controllen, which the kernel shortens
     count = _recvmmsg(fd, headers.ctypes.data, headers.shape[0], _MSG_DONTWAIT, 0)
+    _engine.lap(shared, _RECEIVE)
     for i in range(count):
         length = np.int64(headers[i, stride - 1] & np.uint64(0xFFFFFFFF))
         segment = length
@@ -120,12 +132,16 @@ def _run(
     fd, wake_fd, buffer, headers, controls, iovecs, control, message, segmentation, timespec, polled,
 ):  # fmt: skip
     shared = shareds[0]
+    _engine.lap(shared, _PYTHON)
     while True:
         now = _now(timespec)
         count = _receive(fd, shared, slots, collectives, packets, kept, outbox, finished, buffer, headers, controls, now)
+        _engine.lap(shared, _PARSE)
         _engine.tick(shared, slots, packets, outbox, now)
+        _engine.lap(shared, _TIMERS)
         if shared.outbox > 0:
             _send(fd, shared, slots, packets, outbox, iovecs, control, message, segmentation)
+            _engine.lap(shared, _SEND)
         if shared.finished > 0 or shared.failure != 0:
             return
         if count > 0:
@@ -139,6 +155,7 @@ def _run(
         polled[0] = np.uint64(wake_fd) | (np.uint64(_POLLIN) << np.uint64(32))
         polled[1] = np.uint64(fd) | (np.uint64(_POLLIN) << np.uint64(32))
         _poll(polled.ctypes.data, 2, (wait + 999_999) // 1_000_000)
+        _engine.lap(shared, _WAIT)
         if (polled[0] >> np.uint64(48)) != 0:
             return
 

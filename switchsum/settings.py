@@ -17,12 +17,14 @@ class Settings:
     controller: SWITCHSUM_CONTROLLER, "HOST:PORT"; empty: an embedded switch, if all ranks are on one machine.
     data_address: SWITCHSUM_DATA_ADDRESS, IPv4 address of this host towards the switch; empty: the way to the controller.
     slots: SWITCHSUM_SLOTS, slots to ask for; 0: the controller's default.
+    lanes: SWITCHSUM_LANES, bits in which each number of a large float32 sum travels: 32, 16 or 8.
     timeout_s: SWITCHSUM_TIMEOUT, seconds until a silent controller or switch is an error.
     """
 
     controller: str = ""
     data_address: str = ""
     slots: int = 0
+    lanes: int = 32
     timeout_s: float = 30.0
 
     @classmethod
@@ -31,6 +33,7 @@ class Settings:
         return cls(
             controller=_address("SWITCHSUM_CONTROLLER"),
             data_address=os.environ.get("SWITCHSUM_DATA_ADDRESS", ""),
+            lanes=_choice("SWITCHSUM_LANES", cls.lanes, (32, 16, 8)),
             slots=_number("SWITCHSUM_SLOTS", int, cls.slots, 0, 2048),
             timeout_s=_number("SWITCHSUM_TIMEOUT", float, cls.timeout_s, 0.1, 86400.0),
         )
@@ -42,6 +45,13 @@ def _address(variable: str) -> str:
     if text and not (host and port.isdigit() and 0 < int(port) < 65536):
         raise ValueError(f"{variable}={text!r} is not an address: write HOST:PORT, such as 127.0.0.1:50099")
     return text
+
+
+def _choice(variable: str, default: int, choices: tuple[int, ...]) -> int:
+    text = os.environ.get(variable, "")
+    if text not in ("", *map(str, choices)):
+        raise ValueError(f"{variable}={text!r} must be one of {', '.join(map(str, choices))}")
+    return int(text) if text else default
 
 
 def _number(variable: str, kind: Callable[[str], Value], default: Value, low: Value, high: Value) -> Value:

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from switchsum.embedded import EmbeddedSwitch
 from switchsum.host_agent.agent import Agent
 from switchsum.host_agent.errors import SwitchSumError
+from switchsum.host_agent.promptness import prompt
 from switchsum.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,8 @@ class SwitchSumWork(dist.Work):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for the sum. Raises RuntimeError with the cause when it failed; the engine bounds the time."""
-        self._ended.wait()  # Ctrl-C ends this wait; it would not end the future's, which is C++
+        with prompt:
+            self._ended.wait()  # Ctrl-C ends this wait; it would not end the future's, which is C++
         try:
             self._future.wait()
         except RuntimeError:
@@ -325,6 +327,7 @@ def create_process_group(store: Any, rank: int, size: int, timeout: timedelta) -
         world_size=size,
         data_address=settings.data_address,
         slots=settings.slots,
+        lanes=settings.lanes,
         timeout_s=settings.timeout_s,
         peer_timeout_s=timeout.total_seconds(),
     )

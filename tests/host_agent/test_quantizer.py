@@ -78,7 +78,7 @@ def test_the_largest_magnitudes_do_not_overflow(n: int, sign: float) -> None:
 @given(blocks(ANY_FLOATS))
 def test_reference_and_kernels_agree_bit_for_bit(inputs: npt.NDArray[np.float32]) -> None:
     """NaN and Inf included: two independent writings of the same rule."""
-    expected = q.reference_sum(inputs, BLOCK)
+    expected = q.reference_sum(inputs, BLOCK, guessed_blocks=0)
     code = max(q.finite_code(row.view(np.uint32), BLOCK) for row in inputs)
     result = sum_in_lanes(inputs, code)
     classes = np.zeros(BLOCK, np.int64)
@@ -95,6 +95,94 @@ def test_reference_and_kernels_agree_bit_for_bit(inputs: npt.NDArray[np.float32]
     special = ~np.isfinite(inputs).all(axis=0)
     assert (np.isnan(result[special]) == np.isnan(ieee[special])).all()
     assert (np.isinf(result[special]) == np.isinf(ieee[special])).all()
+
+
+@given(blocks(FLOATS))
+def test_sums_of_few_blocks_use_the_coarse_scale(inputs: npt.NDArray[np.float32]) -> None:
+    code = q.coarse_code(agreed_code(inputs))
+    assert q.code_of_guess(q.guess_of_code(code)) == code
+    expected, result = q.reference_sum(inputs, BLOCK), sum_in_lanes(inputs, code)
+    assert (expected.view(np.uint32) == result.view(np.uint32)).all()
+    with np.errstate(over="ignore"):
+        exact = inputs.astype(np.float64).sum(axis=0)
+        overflow = np.abs(exact) >= np.finfo(np.float32).max
+        assert (overflow | (np.abs(result - exact) <= q.error_bound(inputs, BLOCK, 32))).all()
+
+
+def test_coarse_codes_are_as_many_as_there_are_guesses() -> None:
+    codes = [q.CODE_ZERO, *(q.CODE_BIAS + e for e in range(q.EXPONENT_MIN, 129))]
+    coarse = [q.coarse_code(code) for code in codes]
+    assert all(0 <= chosen - code < q.COARSE_STEP for code, chosen in zip(codes, coarse, strict=True))
+    assert sorted({q.guess_of_code(code) for code in coarse}) == list(range(q.GUESSES))
+    assert q.coarse_code(q.CODE_SPECIAL) == q.CODE_SPECIAL
+
+
+def sum_in_narrow_lanes(
+    inputs: npt.NDArray[np.float32], remainders: npt.NDArray[np.float32], width: int, seed: int
+) -> npt.NDArray[np.float32]:
+    """As sum_in_lanes, for one block of [n, up to E * 32 / width]; `remainders` are carried on."""
+    n, numel = inputs.shape
+    limit, code = q.lane_limit(n, width), max(q.finite_code(row.view(np.uint32), numel) for row in inputs)
+    total = np.zeros(BLOCK, np.uint64)
+    for worker, row in enumerate(inputs):
+        lanes = np.empty(BLOCK, np.uint32)
+        q.narrow_quantize(row, remainders[worker], numel, code, limit, width, np.uint32(seed + worker), lanes)
+        for shift in range(0, 32, width):
+            assert ((swap(lanes) >> np.uint64(shift)) & np.uint64(2**width - 1)).max() <= 2 * limit
+        total += swap(lanes)
+    assert total.max() < 2**32, "the highest lane carried out of its word"
+    result = np.empty(numel, np.float32)
+    q.narrow_dequantize(total.astype(np.uint32).byteswap(), numel, code, limit, width, n, result)
+    return result
+
+
+narrow = st.sampled_from([16, 8])
+
+
+@given(workers_of, narrow, st.data())
+def test_the_error_in_narrow_lanes_stays_within_the_bound_whatever_came_before(n: int, width: int, data: st.DataObject) -> None:
+    """The remainders begin with anything at all: another tensor's, of any magnitude."""
+    numel = data.draw(st.integers(1, BLOCK * 32 // width))
+    remainders = data.draw(hnp.arrays(np.float32, (n, numel), elements=FLOATS))
+    for step in range(3):
+        inputs = data.draw(hnp.arrays(np.float32, (n, numel), elements=FLOATS))
+        result = sum_in_narrow_lanes(inputs, remainders, width, seed=step)
+        with np.errstate(over="ignore"):
+            exact = inputs.astype(np.float64).sum(axis=0)
+            bound = q.error_bound(inputs, BLOCK, width, guessed_blocks=0)
+            overflow = np.abs(exact) + bound >= np.finfo(np.float32).max
+            assert (overflow | (np.abs(result - exact) <= bound)).all()
+
+
+@pytest.mark.parametrize("width", [16, 8])
+@pytest.mark.parametrize("n", [2, 8, 32])
+def test_rounding_in_narrow_lanes_is_fair_and_its_remainder_comes_back(width: int, n: int) -> None:
+    """Without feedback the mean of many sums tends to the exact one (QSGD, lemma 3.1); with it, no sum of sums is further off
+    than the remainders that are still owed, a unit or two of each worker, however many steps there were."""
+    numel, steps = BLOCK * 32 // width, 400
+    inputs = np.random.default_rng(1).standard_normal((n, numel)).astype(np.float32)
+    exact = inputs.astype(np.float64).sum(axis=0)
+    code = max(q.finite_code(row.view(np.uint32), numel) for row in inputs)
+    unit = 1.0 / q.scale_of(code, q.lane_limit(n, width))
+    forgetful = [
+        sum_in_narrow_lanes(inputs, np.zeros((n, numel), np.float32), width, seed=1000 * step) for step in range(steps)
+    ]
+    deviation = unit * np.sqrt(n / 4 / steps)  # of the mean: the variance of one rounding is at most a quarter unit squared
+    assert np.abs(np.mean(forgetful, axis=0, dtype=np.float64) - exact).max() < 5 * deviation
+    remainders = np.zeros((n, numel), np.float32)
+    fed = [sum_in_narrow_lanes(inputs, remainders, width, seed=1000 * step) for step in range(steps)]
+    inside = (np.abs(inputs) < 0.5 * 2.0 ** (code - q.CODE_BIAS)).all(axis=0)  # the clipped ones owe more
+    owed = np.abs(np.sum(fed, axis=0, dtype=np.float64) - steps * exact)
+    assert (owed[inside] <= 2 * n * unit).all()
+
+
+def test_workers_with_equal_gradients_are_not_rounded_alike() -> None:
+    """Else their errors would add up instead of averaging out."""
+    row = np.random.default_rng(2).standard_normal(BLOCK * 4).astype(np.float32)
+    lanes = np.empty((2, BLOCK), np.uint32)
+    for worker in range(2):
+        q.narrow_quantize(row, np.zeros_like(row), len(row), q.CODE_BIAS + 2, 15, 8, np.uint32(worker), lanes[worker])
+    assert (lanes[0] != lanes[1]).any()
 
 
 @given(blocks(ANY_FLOATS))
@@ -169,6 +257,11 @@ def test_integers_are_exact_modulo_their_range(dtype: Any, data: st.DataObject) 
 def test_a_world_that_does_not_fit_is_refused(world_size: int) -> None:
     with pytest.raises(ValueError, match="1 to 32"):
         q.lane_limit(world_size)
+
+
+def test_lanes_of_another_width_are_refused() -> None:
+    with pytest.raises(ValueError, match="32, 16 or 8"):
+        q.lane_limit(4, 12)
 
 
 def test_the_tail_of_a_short_block_travels_as_zero() -> None:
