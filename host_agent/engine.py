@@ -541,7 +541,7 @@ def receive(shared, slots, collectives, packets, kept, outbox, finished, words, 
     if state not in (PROPOSE, GUESS) and slot.resent == 0:
         _measure(shared, now - slot.sent_at)
 
-    lanes = words[HEADER_WORDS:]
+    lanes = words[HEADER_WORDS : HEADER_WORDS + shared.elements]  # `words` goes on with the packets behind this one
     start, count = _span(collective, slot.chunk)
     lap(shared, _PARSE)
     if state == PROPOSE:

@@ -657,6 +657,24 @@ def test_narrow_lanes_carry_more_elements_in_a_packet(lanes: int) -> None:
     assert (values != expected)[finite].any()
 
 
+@pytest.mark.parametrize("lanes", [32, 16, 8])
+def test_a_packet_may_lie_in_front_of_others(lanes: int) -> None:
+    """As in a receive buffer: what is behind a datagram is another's. (Narrow lanes took it for their second lane.)"""
+    engine = make(slots=1, lanes=lanes)
+    values = np.random.default_rng(6).standard_normal(64 * 32 // lanes).astype(np.float32)
+    expected = values.copy()
+    submit(engine, values)
+    while not engine.take_finished():
+        [datagram] = engine.datagrams_to_send()
+        reply = answer(datagram)
+        words = np.full(4096, 0x12345678, np.uint32)
+        words.view(np.uint8)[: len(reply)] = np.frombuffer(reply, np.uint8)
+        shared, slots, collectives, packets, kept, outbox, finished = engine.state
+        arguments = (shared[0], slots, collectives, packets, kept, outbox, finished)
+        engine_module.receive(*arguments, words, len(reply), MS)
+    assert (np.abs(values - expected) <= q.error_bound(expected[None], 64, lanes, guessed_blocks=0)).all()
+
+
 def test_small_tensors_travel_in_whole_words_even_where_lanes_are_narrow() -> None:
     engine = make(slots=4, lanes=8, guessed_blocks=2)
     values = tensor(2)

@@ -12,6 +12,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from switchsum.host_agent.quantizer import error_bound
+
 RANK = int(os.environ.get("RANK", "0"))
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 
@@ -61,6 +63,68 @@ def sums_of_every_dtype() -> None:
     gathered = [torch.empty_like(values) for _ in range(WORLD)]
     dist.all_gather(gathered, values)
     assert all(torch.equal(values.view(torch.int32), other.view(torch.int32)) for other in gathered)
+    dist.destroy_process_group()
+
+
+def narrow_lanes() -> None:
+    """SWITCHSUM_LANES is set: large sums within the stated bound and the same bits on all ranks, small ones as ever."""
+    begin()
+    lanes = int(os.environ["SWITCHSUM_LANES"])
+    for numel in (257, 38_282, 70_000):
+        inputs = torch.stack([torch.randn(numel, generator=torch.Generator().manual_seed(rank)) for rank in range(WORLD)])
+        for _ in range(3):
+            mine = inputs[RANK].clone()
+            dist.all_reduce(mine)
+            bound = error_bound(inputs.numpy(), 256, lanes)
+            assert (abs(mine.double() - inputs.double().sum(0)).numpy() <= bound).all(), numel
+            everybodys = [torch.empty(numel) for _ in range(WORLD)]
+            dist.all_gather(everybodys, mine)
+            assert all(torch.equal(mine, other) for other in everybodys), numel
+    dist.destroy_process_group()
+
+
+def lanes_that_differ_are_told_to_all() -> None:
+    os.environ["SWITCHSUM_LANES"] = "8" if RANK else "32"
+    begin()
+    large = torch.ones(100_000)
+    try:
+        dist.all_reduce(large)
+    except RuntimeError as error:
+        text = str(error)
+    else:
+        raise AssertionError("no error")
+    assert "float32[100000] in 8-bit lanes" in text, text
+    assert "disagree" in text, text
+
+
+def a_busy_python_thread_costs_no_milliseconds() -> None:
+    """The interval between forced thread switches is short while a sum is under way, and the program's own afterwards."""
+    begin()
+    before = sys.getswitchinterval()
+    stop = threading.Event()
+    seen = set()
+
+    def compute() -> None:
+        while not stop.is_set():
+            seen.add(sys.getswitchinterval())
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    x = torch.ones(10)
+    for _ in range(200):
+        dist.all_reduce(x)
+        x.div_(WORLD)
+    stop.set()
+    thread.join()
+    assert min(seen) < 1e-4 < before
+    deadline = time.monotonic() + 10
+    while sys.getswitchinterval() != before and time.monotonic() < deadline:  # the agent's thread is just about to say so
+        time.sleep(0.01)
+    assert sys.getswitchinterval() == before
+    sys.setswitchinterval(1e-6)  # shorter than ours: somebody's choice, which is left alone
+    dist.all_reduce(x)
+    assert sys.getswitchinterval() < 1e-5
+    sys.setswitchinterval(before)
     dist.destroy_process_group()
 
 

@@ -34,6 +34,15 @@ def test_four_ranks(controller: str, scenario: str) -> None:
     check(run(scenario, 4, SWITCHSUM_CONTROLLER=controller, SECOND_PORT=str(free_port())))
 
 
+@pytest.mark.parametrize("lanes", ["16", "8"])
+def test_four_ranks_in_narrow_lanes(controller: str, lanes: str) -> None:
+    check(run("narrow_lanes", 4, SWITCHSUM_CONTROLLER=controller, SWITCHSUM_LANES=lanes))
+
+
+def test_a_busy_python_thread(controller: str) -> None:
+    check(run("a_busy_python_thread_costs_no_milliseconds", 2, SWITCHSUM_CONTROLLER=controller))
+
+
 def test_the_embedded_switch_starts_by_itself_and_leaves_nothing() -> None:
     before = embedded_processes()
     check(run("end_without_destroy", 3))
@@ -62,6 +71,7 @@ def embedded_processes() -> set[int]:
     [
         ("unsupported_tensors_are_refused", 60),
         ("sizes_that_differ_are_told_to_all", 60),
+        ("lanes_that_differ_are_told_to_all", 60),
         ("a_rank_that_does_not_come_is_named", 60),
     ],
 )
@@ -114,6 +124,7 @@ def test_without_a_group_there_are_no_statistics() -> None:
         ("SWITCHSUM_TIMEOUT", "soon"),
         ("SWITCHSUM_SLOTS", "-1"),
         ("SWITCHSUM_TIMEOUT", "nan"),
+        ("SWITCHSUM_LANES", "12"),
     ],
 )
 def test_bad_settings_name_the_variable(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
