@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING
 
 import numba as nb
 import numpy as np
+from llvmlite import ir
 from numba.core import types
+from numba.extending import intrinsic
 
 from switchsum.host_agent import engine as _engine
 from switchsum.host_agent.errors import TransportError
@@ -52,6 +54,22 @@ _TIMERS, _SEND = (_engine.STAGES.index(stage) for stage in ("timers", "send"))
 _CLOCK_MONOTONIC = 1
 _MSG_DONTWAIT = 0x40
 _POLLIN = 1
+
+
+@intrinsic
+def _borrowed(typingctx, array):
+    """The same array without a reference to its memory, which whoever called `_run` keeps.
+
+    numba counts references at every view and call, with atomic instructions: a fifth of the time of a packet.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        borrowed = context.make_array(array)(context, builder, arguments[0])
+        borrowed.meminfo = ir.Constant(borrowed.meminfo.type, None)
+        borrowed.parent = ir.Constant(borrowed.parent.type, None)
+        return borrowed._getvalue()
+
+    return array(array), codegen
 
 
 @nb.njit(cache=True, nogil=True)
@@ -127,7 +145,7 @@ def _receive(fd, shared, slots, collectives, packets, kept, outbox, finished, bu
 
 
 @nb.njit(cache=True, nogil=True)
-def _run(
+def _loop(
     shareds, slots, collectives, packets, kept, outbox, finished,
     fd, wake_fd, buffer, headers, controls, iovecs, control, message, segmentation, timespec, polled,
 ):  # fmt: skip
@@ -158,6 +176,18 @@ def _run(
         _engine.lap(shared, _WAIT)
         if (polled[0] >> np.uint64(48)) != 0:
             return
+
+
+@nb.njit(cache=True, nogil=True)
+def _run(
+    shareds, slots, collectives, packets, kept, outbox, finished,
+    fd, wake_fd, buffer, headers, controls, iovecs, control, message, segmentation, timespec, polled,
+):  # fmt: skip
+    _loop(
+        _borrowed(shareds), _borrowed(slots), _borrowed(collectives), _borrowed(packets), _borrowed(kept), _borrowed(outbox),
+        _borrowed(finished), fd, wake_fd, _borrowed(buffer), _borrowed(headers), _borrowed(controls), _borrowed(iovecs),
+        _borrowed(control), _borrowed(message), segmentation, _borrowed(timespec), _borrowed(polled),
+    )  # fmt: skip
 
 
 class Transport:
