@@ -120,7 +120,7 @@ def _exchange(
                 forgiven += max(sent - got - forgiven, 1)
             else:
                 break
-    return got, silent
+    return min(got, total), silent
 
 
 class DatagramRing:

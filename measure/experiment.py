@@ -81,6 +81,7 @@ class Experiment:
         series = [each for size in self._plan.sizes for each in self._measure(size)]
         for crew in self._distinct_crews:
             crew.ask("leave", self._plan.timeout_s)
+            crew.dismiss()
         return series
 
     def _tell(self, what: str) -> None:

@@ -37,9 +37,11 @@ def carried(name: str) -> tuple[int, int]:
 
 
 def rate_bps(name: str) -> int | None:
-    """The link's speed as its driver tells it, bits a second; None where nobody knows (veth, loopback, virtual machines)."""
+    """The link's speed as its driver tells it, bits a second; None where it tells none (and for veth, which invents one)."""
+    if not Path(f"/sys/class/net/{name}/device").exists():
+        return None
     try:
         speed = int(Path(f"/sys/class/net/{name}/speed").read_text())
     except (OSError, ValueError):
         return None
-    return speed * 1_000_000 if speed > 0 and name != "lo" and not name.startswith("veth") else None
+    return speed * 1_000_000 if speed > 0 else None

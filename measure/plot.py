@@ -31,15 +31,21 @@ def write(path: Path, rows: Sequence[Row], title: str, link_rate_bps: int | None
     axes = figure.subplots()
     for name in dict.fromkeys(row.transport for row in rows):
         mine = [row for row in rows if row.transport == name]
-        middle = [row.algbw for row in mine]
-        below = [row.algbw - formulas.algbw(row.size_bytes, row.slowest) for row in mine]
-        above = [formulas.algbw(row.size_bytes, row.fastest) - row.algbw for row in mine]
+        middle, least, most = (
+            [formulas.algbw(row.size_bytes, getattr(row, which)) for row in mine] for which in ("time", "slowest", "fastest")
+        )
+        below = [value - low for value, low in zip(middle, least, strict=True)]
+        above = [high - value for value, high in zip(middle, most, strict=True)]
         axes.errorbar(
             [row.size_bytes for row in mine], middle, yerr=[below, above], marker="o", markersize=4, capsize=3, label=name
         )
     if link_rate_bps is not None:
-        most = payload_rate(link_rate_bps, elements)
-        axes.axhline(most, color="gray", linestyle="--", label=f"link's payload, {link_rate_bps / 1e6:g} Mbit/s")
+        axes.axhline(
+            payload_rate(link_rate_bps, elements),
+            color="gray",
+            linestyle="--",
+            label=f"link's payload, {link_rate_bps / 1e6:g} Mbit/s",
+        )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: sizes.name(round(value))))

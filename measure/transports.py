@@ -44,11 +44,6 @@ DESCRIPTIONS = {
 }
 
 
-def narrow_lanes_exist() -> bool:
-    """Whether this host agent knows lanes of 16 and 8 bits, and how far their sums may be off."""
-    return hasattr(quantizer, "error_bound")
-
-
 @dataclass(frozen=True)
 class Counters:
     """Of one rank and transport since its start. Bytes are UDP or TCP payload; `resent`: packets or segments.
@@ -129,8 +124,9 @@ class Collective(Transport):
             return subject.wrong_beyond(result, None)
         if self.description.lanes == 32:
             return subject.wrong_bits(result, lambda inputs: quantizer.reference_sum(inputs, self._elements))
-        bound: Any = quantizer.error_bound  # type: ignore[attr-defined]
-        return subject.wrong_beyond(result, lambda inputs: bound(inputs, self._elements, self.description.lanes))
+        return subject.wrong_beyond(
+            result, lambda inputs: quantizer.error_bound(inputs, self._elements, self.description.lanes)
+        )
 
     def counters(self) -> Counters:
         if self.description.needs_switch:

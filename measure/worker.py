@@ -74,6 +74,8 @@ class Worker:
         import torch.distributed as dist
 
         torch.set_num_threads(1)  # workers share the machine's cores
+        # Torchrun's own store, which the variable would have us use, is at another address.
+        os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
         timeout = timedelta(seconds=timeout_s)
         dist.init_process_group("gloo", init_method=rendezvous, rank=self._rank, world_size=self._ranks, timeout=timeout)
         return {"torch": torch.__version__}

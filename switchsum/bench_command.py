@@ -161,7 +161,7 @@ def _plan(
     """The options as a plan. Raises CommandFailed naming the option that makes no sense."""
     from switchsum.measure import sizes
     from switchsum.measure.experiment import Plan
-    from switchsum.measure.transports import DESCRIPTIONS, narrow_lanes_exist
+    from switchsum.measure.transports import DESCRIPTIONS
     from switchsum.p4src.layout import DEFAULT_ELEMENTS, ELEMENT_CHOICES
 
     try:
@@ -172,8 +172,6 @@ def _plan(
     for name in chosen:
         if name not in DESCRIPTIONS:
             raise CommandFailed(f"--transport {name}: there are {', '.join(DESCRIPTIONS)}", EXIT_MISUSED)
-        if DESCRIPTIONS[name].lanes != 32 and not narrow_lanes_exist():
-            raise CommandFailed(f"--transport {name}: this host agent has no lanes of {DESCRIPTIONS[name].lanes} bits")
     choices = ", ".join(map(str, ELEMENT_CHOICES))
     complaints = {
         f"--dtype {dtype}: choose {', '.join(_TYPES)}": dtype not in _TYPES,
@@ -348,7 +346,9 @@ def _on_hosts(plan: Plan, stack: ExitStack) -> _Ground:
     stack.callback(crew.close)
     hosts = len({hello["machine"] for hello in crew.hellos})
     note = "link up and down: the interface's bytes where a rank has it for itself, else UDP or TCP payload"
-    return _Ground(dict.fromkeys(plan.transports, crew), f"{len(site.labels)} ranks on {hosts} hosts", [note])
+    return _Ground(
+        dict.fromkeys(plan.transports, crew), f"{len(site.labels)} ranks on {hosts} host{'s' if hosts > 1 else ''}", [note]
+    )
 
 
 def _follow() -> int:
