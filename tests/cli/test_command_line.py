@@ -70,7 +70,13 @@ def test_without_a_command_help_is_shown(monkeypatch: pytest.MonkeyPatch, capsys
     bare = capsys.readouterr().out
     assert run("--help", monkeypatch) == 0
     assert bare == capsys.readouterr().out
-    assert {line.split()[0] for line in bare.split("Commands:\n")[1].splitlines()} == {"demo", "switch", "controller", "rack"}
+    assert {line.split()[0] for line in bare.split("Commands:\n")[1].splitlines()} == {
+        "demo",
+        "switch",
+        "controller",
+        "rack",
+        "bench",
+    }
     assert run("rack", monkeypatch) == 0
     bare = capsys.readouterr().out
     assert run("rack --help", monkeypatch) == 0

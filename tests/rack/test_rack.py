@@ -99,6 +99,30 @@ def test_links_are_shaped_and_lossy_as_the_file_says(rack_name: RackName, tmp_pa
     rack_name.assert_nothing_is_left()
 
 
+BRIDGED = """import os, subprocess
+assert "SWITCHSUM_CONTROLLER" not in os.environ
+print(subprocess.run(["ping", "-c", "1", "-W", "5", "w1"], capture_output=True).returncode)"""
+
+
+def test_a_bridge_joins_the_same_workers_without_a_switch_program(rack_name: RackName) -> None:
+    options = ["--name", "{name}", "--switch", "bridge"]
+    done = rack_name.run("run", "{file}", *options, "--", PYTHON, "-c", BRIDGED)
+    assert (done.returncode, done.stderr, sorted(done.stdout.split("\n"))) == (0, "", ["", "[w0] 0", "[w1] 0"])
+    rack_name.assert_nothing_is_left()
+    done = rack_name.run("up", "{file}", *options, file=RACKS / "four-100m.yaml")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"rack {rack_name.name}: up; bridge, from {RACKS / 'four-100m.yaml'}\n")
+    assert "controller" not in done.stdout
+    bridge, worker = f"switchsum.{rack_name.name}.tor", f"switchsum.{rack_name.name}.w1"
+    for namespace, interface in ((bridge, "port2"), (worker, "eth0")):
+        qdisc = namespaces.run("tc", "-n", namespace, "qdisc", "show", "dev", interface)
+        assert re.search(r"tbf \w+: root refcnt \d+ rate 100Mbit burst 128Kb", qdisc)
+        assert namespaces.shapers(namespace)[interface].dropped == 0
+        assert "tso" in namespaces.offloads(namespace, interface)
+    assert rack_name.run("down", "{name}").stdout == f"rack {rack_name.name}: down\n"
+    rack_name.assert_nothing_is_left()
+
+
 def test_a_rack_that_is_up_is_known_by_its_name_and_file(rack_name: RackName) -> None:
     assert rack_name.run("up", "{file}", "--name", "{name}", "--loss", "0.001").returncode == 0
     assert f"rack {rack_name.name}: up; softswitch" in rack_name.run("status").stdout

@@ -69,7 +69,7 @@ def test_the_controller_is_told_all_it_needs() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("kind: bmv2", "kind: x", "some.yaml line 3, switches.tor.kind: 'x' is no kind of switch; write softswitch, bmv2 or bridge"),
+        ("kind: bmv2", "kind: x", "some.yaml line 3, switches.tor.kind: 'x' is no kind of switch; write softswitch, bmv2"),
         ("elements: 64", "elements: 65", "some.yaml line 3, switches.tor.elements: 65 elements a packet are not compiled"),
         ("elements: 64", "elements: many", "some.yaml line 3, switches.tor.elements: 'many' is not a number"),
         ("elements: 64}", "elements: 64}\n  top: {}", "some.yaml line 2, switches: 2 switches are listed; a rack has one"),
@@ -158,6 +158,66 @@ def test_options_change_a_rack() -> None:
         with pytest.raises(RackError) as caught:
             rack.changed(**options)  # type: ignore[arg-type]
         assert str(caught.value).startswith(complaint)
+
+
+def test_a_rack_grows_and_shrinks() -> None:
+    rack = rack_file.parse(FULL, "some.yaml")
+    assert rack.with_workers(2) == rack
+    assert rack.with_workers(1).workers == rack.workers[:1]
+    grown = rack.with_workers(12)
+    assert grown.workers[:2] == rack.workers
+    assert [worker.name for worker in grown.workers[2:]] == [f"w{number}" for number in range(10)]
+    assert [(worker.rank, worker.port) for worker in grown.workers] == [(rank, rank + 1) for rank in range(12)]
+    assert {worker.link for worker in grown.workers[2:]} == {rack.workers[0].link}
+    addresses = [worker.address for worker in grown.workers]
+    assert len(set(addresses)) == 12  # 10.7.1.20 is taken already
+    assert not {grown.switch_address, grown.controller_address} & set(addresses)
+    with pytest.raises(RackError, match="33 workers are not possible: a job has 1 to 32"):
+        rack.with_workers(33)
+    late = rack_file.parse("workers:\n  w1: {address: 10.83.0.250}\n", "x.yaml")
+    assert [worker.name for worker in late.with_workers(4).workers] == ["w1", "w0", "w2", "w3"]
+    with pytest.raises(RackError, match=r"network 10.83.0.0/24 has no room for 5 workers behind 10.83.0.250"):
+        late.with_workers(5)
+
+
+def test_links_of_all_workers_change_at_once() -> None:
+    rack = rack_file.parse(FULL, "some.yaml")
+    assert rack.with_links() == rack
+    changed = rack.with_links(rate_bps=10**8, burst_bytes=70_000, queue_bytes=600_000)
+    assert [(w.link.rate_bps, w.link.burst, w.link.queue, w.link.mtu) for w in changed.workers] == [
+        (10**8, 70_000, 600_000, 9000),
+        (10**8, 70_000, 600_000, 1500),
+    ]
+
+
+def test_a_bridge_has_no_program_no_controller_and_no_loss() -> None:
+    text = "switches: {plain: {kind: bridge}}\nlink: {rate: 10 Mbit/s}\nworkers:\n  w0: {address: 10.83.0.11}\n"
+    rack = rack_file.parse(text, "x.yaml")
+    shown = rack.as_json()
+    assert (shown["switch"]["kind"], shown["switch"]["layout"]) == ("bridge", "")
+    assert (shown["controller"], shown["fabric"]) == (None, None)
+    assert shown["workers"][0]["link"]["burst_bytes"] == 128 << 10  # a whole run of TCP segments, and more
+    assert rack.changed(kind="softswitch").as_json()["workers"][0]["link"]["burst_bytes"] == 16 << 10
+    told = "a bridge drops nothing on purpose: leave `loss` out"
+    with pytest.raises(RackError, match=rf"x.yaml line 1, loss: {told}"):
+        rack_file.parse("loss: {in: 0.1}\n" + text, "x.yaml")
+    with pytest.raises(RackError, match=rf"x.yaml line 3, workers: w0 has loss, but {told}"):
+        rack_file.parse(text.replace("0.11}", "0.11, loss: {in: 0.1}}"), "x.yaml")
+    with pytest.raises(RackError, match=rf"w0 has loss, but {told}, or --loss 0"):
+        rack.changed(loss=0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"), [("100M", 10**8), ("1G", 10**9), ("100 Mbit/s", 10**8), ("10.5mbit", 10_500_000), ("20k", 20_000)]
+)
+def test_rates_of_the_command_line(text: str, rate: int) -> None:
+    assert rack_file.parse_rate(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "fast", "-1M", "1T", "9" * 400 + "G", "5"])
+def test_what_is_no_rate_is_told(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a rate, such as 100 Mbit/s|is out of range: 10 kbit/s to 100 Gbit/s"):
+        rack_file.parse_rate(text)
 
 
 @given(st.text())
