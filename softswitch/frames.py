@@ -28,7 +28,7 @@ from switchsum.softswitch.sockets import PORT_NUMBERS, SocketOutlet, errno_locat
 MAX_FRAME_BYTES = 9014  # jumbo frames are the largest that hardware forwards: MTU 9000 and the Ethernet header
 MAX_SEGMENTS = 128  # UDP_MAX_SEGMENTS of Linux
 MESSAGES = 64  # of one batch, all interfaces together
-BATCH_FRAMES = 256  # of one batch, which the last read may exceed; as in datagrams
+BATCH_FRAMES = 1024  # of one batch, which the last read may exceed; as in datagrams
 TURN_FRAMES = 64  # of one interface, if its next messages are as long as its last one, before the next one has its turn
 TURN = 16  # messages, likewise
 MESSAGE_BYTES = 65536 + 64

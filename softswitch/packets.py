@@ -91,3 +91,12 @@ class Departures:
             record["head"][: len(head)] = np.frombuffer(head, np.uint8)
             data += frame[HEAD_BYTES:]
         return cls(len(listed), records.view(np.int64), np.frombuffer(bytes(data) + bytes(8), np.uint8).copy())
+
+    def frames(self) -> list[tuple[int, bytes]]:
+        """(port, bytes) of every packet, copied."""
+        result = []
+        for record in self.records.view(RECORD)[: self.count]:
+            at, length = int(record["offset"]), int(record["length"])
+            rest = self.data[at : at + max(length - HEAD_BYTES, 0)].tobytes()
+            result.append((int(record["port"]), record["head"].tobytes()[:length] + rest))
+        return result

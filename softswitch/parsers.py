@@ -7,7 +7,7 @@ end is PacketTooShort, and a parser that has made MAX_STEPS transitions stops wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 
 from llvmlite import ir
 
@@ -15,7 +15,7 @@ from switchsum.softswitch.actions import Primitives
 from switchsum.softswitch.checksums import verify_checksums
 from switchsum.softswitch.expressions import Interval
 from switchsum.softswitch.frame import I8, I32, I64, PTR, VOID, Frame, Unit, Value
-from switchsum.softswitch.layout import HeaderLayout, Slot
+from switchsum.softswitch.layout import HeaderLayout, Layout, Slot
 from switchsum.softswitch.program import (
     Const,
     Expr,
@@ -25,6 +25,7 @@ from switchsum.softswitch.program import (
     Lookahead,
     ParserOp,
     ParseState,
+    Program,
     StackLast,
     StackRef,
     Transition,
@@ -99,6 +100,41 @@ def vector_parts(count: int, width: int) -> list[tuple[int, int]]:
     return parts
 
 
+LATE_BYTES = 128  # of a header: zeroing fewer is cheaper than asking
+
+
+def late_headers(program: Program, layout: Layout) -> list[str]:
+    """Headers that need no zeros before the parser has ended: it extracts them or leaves them alone, nothing else.
+
+    An extracted header has every field written; the rest are made zero at the parser's end.
+    """
+    seen: set[str] = set()
+
+    def mention(item: object) -> None:
+        if isinstance(item, FieldRef):
+            seen.add(item.header)
+        elif isinstance(item, HeaderRef):
+            seen.add(item.name)
+        elif isinstance(item, tuple | list):
+            for part in item:
+                mention(part)
+        elif is_dataclass(item):
+            for part in fields(item):
+                mention(getattr(item, part.name))
+
+    for state in program.parser.states.values():
+        mention(state.key)
+        for op in state.ops:
+            mention(op.args if op.op != "extract" else op.args[1:])
+            mention(op.primitive)
+    seen.update(name for stack in program.stacks.values() for name in stack.headers)
+    return [
+        name
+        for name, place in layout.headers.items()
+        if place.size >= LATE_BYTES and place.varbit is None and not program.headers[name].metadata and name not in seen
+    ]
+
+
 class ParserLowering:
     """Lowers the whole parser into one function."""
 
@@ -128,6 +164,11 @@ class ParserLowering:
             frame.enter(self.states[state.name])
             self._state(state)
         frame.enter(self.done)
+        for name in late_headers(self.program, self.layout):
+            header = self.layout.headers[name]
+            absent = b.icmp_unsigned("==", frame.raw_load(frame.address(header.valid), header.valid), I8(0))
+            with b.if_then(absent, likely=False):
+                frame.zero(frame.at(frame.phv, header.offset), header.size)
         position = b.load(self.position, typ=I64)
         frame.store(frame.hidden("parsed"), b.trunc(position, I32))
         error = b.load(self.error, typ=I32)

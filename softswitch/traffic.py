@@ -16,6 +16,7 @@ from switchsum.softswitch.deparser import header_bound
 from switchsum.softswitch.frame import I8, I32, I64, PTR, VOID, Frame, Unit, Value
 from switchsum.softswitch.layout import LANE_BYTES, LANES, MAX_COPIES, MAX_DEPTH, MAX_PACKET, Slot
 from switchsum.softswitch.packets import HEAD_BYTES, HEAD_STRIDE, RECORD_HEAD, RECORD_WORDS
+from switchsum.softswitch.parsers import late_headers
 from switchsum.softswitch.program import FieldRef
 
 # standard_metadata.instance_type, as simple_switch numbers it
@@ -23,9 +24,10 @@ NORMAL, INGRESS_CLONE, EGRESS_CLONE, RECIRCULATED, REPLICATED, RESUBMITTED = 0, 
 
 RECORD_BYTES = 8 * RECORD_WORDS
 
-# A waiting packet: i64 next, i32 to egress?, i32 port, i64 length, header vector at 64, bytes behind it.
+CLEARED_IN_LINE = 1024  # bytes of the header vector: a call of memset costs more than these stores
 MERGED_GAP = 32  # bytes: copying a few more is cheaper than another copy
 
+# A waiting packet: i64 next, i32 to egress?, i32 port, i64 length, header vector at 64, bytes behind it.
 NODE_EGRESS, NODE_PORT, NODE_LENGTH, NODE_PHV = 8, 12, 16, 64
 
 
@@ -535,7 +537,10 @@ class Traffic:
         b = frame.b
         context, port, data, length = function.args
         frame.phv = frame.read_pointer("phv")
-        frame.zero(frame.phv, self.phv_bytes)
+        start = 0
+        for late, end in [*self._late_ranges(), (self.phv_bytes, 0)]:
+            self._clear(frame, start, late)
+            start = end
         size = b.trunc(length, I32)
         for name in ("length", "ingress_length"):
             frame.store(self.layout.hidden[name], size)
@@ -570,6 +575,20 @@ class Traffic:
         b.branch(head)
         b.position_at_end(done)
         b.ret_void()
+
+    def _late_ranges(self) -> list[tuple[int, int]]:
+        """Memory of the header vector, as (start, end), that the parser makes zero where it must."""
+        headers = (self.layout.headers[name] for name in late_headers(self.unit.program, self.layout))
+        return sorted((header.offset, header.offset + header.size) for header in headers)
+
+    def _clear(self, frame: Frame, start: int, end: int) -> None:
+        """Zero part of the header vector."""
+        wide = ir.VectorType(I8, 32)
+        while start + wide.count <= end < start + CLEARED_IN_LINE:
+            frame.b.store(ir.Constant(wide, None), frame.at(frame.phv, start), align=1)
+            start += wide.count
+        if start < end:
+            frame.zero(frame.at(frame.phv, start), end - start)
 
     def _define_batch(self) -> None:
         """void (context, count, ports i32*, offsets i64*, lengths i32*, buffer u8*)"""

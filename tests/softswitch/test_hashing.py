@@ -126,6 +126,41 @@ def test_fields_of_invalid_headers_are_left_out(first: bool, second: bool) -> No
     assert int.from_bytes(data, "big") == zlib.crc32(int(bits, 2).to_bytes(len(bits) // 8, "big"))
 
 
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_sums_of_fields_of_any_width_equal_the_sum_of_their_bytes(data: st.DataObject) -> None:
+    """csum16 over two headers that may be invalid, of whole words or not, and a constant; fields of up to 80 bits."""
+    headers: dict[str, list[list[Any]]] = {"c": [["value", 16]]}
+    inputs: list[dict[str, Any]] = []
+    removals, bits = [], ""
+    values = bytearray()
+    for name in ("p", "q"):
+        widths = data.draw(st.lists(st.integers(1, 80), min_size=1, max_size=6))
+        padding = -sum(widths) % data.draw(st.sampled_from((8, 16)))
+        widths += [padding] if padding else []
+        headers[name] = [[f"f{i}", width] for i, width in enumerate(widths)]
+        number = data.draw(st.integers(0, (1 << sum(widths)) - 1) | st.sampled_from((0, (1 << sum(widths)) - 1)))
+        values += number.to_bytes(sum(widths) // 8, "big")
+        inputs += [{"type": "field", "value": [name, f"f{i}"]} for i in range(len(widths))]
+        if data.draw(st.booleans()):
+            removals.append({"op": "remove_header", "parameters": [{"type": "header", "value": name}]})
+        else:
+            bits += f"{number:0{sum(widths)}b}"
+        if name == "p":
+            inputs.append({"type": "hexstr", "value": "0x1234567", "bitwidth": 28})
+            bits += f"{0x1234567:028b}"
+    hashed = {
+        "op": "modify_field_with_hash_based_offset",
+        "parameters": [field("c", "value"), const(0), {"type": "calculation", "value": "calc"}, const(1 << 32)],
+    }
+    document = program(headers, [*removals, hashed], ["c"])
+    document["calculations"] = [{"name": "calc", "id": 0, "algo": "csum16", "input": inputs}]
+    dataplane = Dataplane(Program.from_text(json.dumps(document)))
+    [(_, answer)] = dataplane.process(1, bytes(2) + bytes(values))
+    bits += "0" * (-len(bits) % 8)
+    assert int.from_bytes(answer, "big") == internet_checksum(int(bits, 2).to_bytes(len(bits) // 8, "big"))
+
+
 # --- checksums
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from switchsum.softswitch.dataplane import Dataplane
+from switchsum.softswitch.dataplane import Dataplane, Program
+from tests.softswitch.bmv2_json import assign, const, field, op, program
 
 Switch = Callable[..., Dataplane]
 SHORT, STACK, HEADER_TOO_SHORT, BAD_MARKER = 1, 3, 4, 5
@@ -105,3 +108,19 @@ def test_nothing_of_one_packet_is_left_in_the_next(switch: Switch) -> None:
     parse(dataplane, marker(1) + label(5, 0) + label(6, 1))
     report, _ = parse(dataplane, marker(5, 0))
     assert report == {"error": 0, "labels": 0, "last_label": 0, "peeked": 0, "flags": 0}
+
+
+@pytest.mark.parametrize("mentioned", [False, True])
+def test_a_long_header_that_is_missing_is_zero_whatever_came_before(mentioned: bool) -> None:
+    """The packet ends before it, or in it; `mentioned`: the parser also writes a field of it first, which stays."""
+    headers: dict[str, list[list[Any]]] = {"first": [["x", 32]], "long": [[f"v{i}", 32] for i in range(64)]}
+    copied = assign(field("first", "x"), op("+", field("long", "v3"), field("long", "v63")))
+    document = program(headers, [copied], ["first"], extracted=["first", "long"])
+    if mentioned:
+        setting = {"op": "set", "parameters": [field("long", "v3"), const(5)]}
+        document["parsers"][0]["parse_states"][0]["parser_ops"].insert(0, setting)
+    dataplane = Dataplane(Program.from_text(json.dumps(document)))
+    whole = b"abcd" + struct.pack(">64I", *range(100, 164))
+    for frame, expected in ((whole, 103 + 163), (whole[:4], 5 * mentioned), (whole, 266), (whole[:-1], 5 * mentioned)):
+        [(_, data)] = dataplane.process(1, frame)
+        assert data[:4] == struct.pack(">I", expected)

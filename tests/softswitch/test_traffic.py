@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from switchsum.softswitch.dataplane import Dataplane
+from switchsum.softswitch.packets import HEAD_BYTES, RECORD, Arrivals
 from switchsum.softswitch.tables import BadEntry, EntryExists, NoSuchEntry
 
 Switch = Callable[..., Dataplane]
@@ -197,8 +200,6 @@ def test_truncate_cuts_what_leaves(switch: Switch, limit: int, length: int) -> N
 
 def test_batches_equal_single_packets(switch: Switch) -> None:
     """One call for many packets, in order, with growth of the output far beyond its first size."""
-    import numpy as np
-
     frames = [packet(op, hops, 5) for op in (0, 1, 2, 3, 4, 5, 6, 7, 10) for hops in range(4)] * 20
     frames += [packet(2, 1, 5) + bytes(60000)] * 40
     one, many = switch("traffic"), switch("traffic")
@@ -214,9 +215,62 @@ def test_batches_equal_single_packets(switch: Switch) -> None:
     assert many.statistics == one.statistics
 
 
-def test_batches_outside_the_buffer_are_refused(switch: Switch) -> None:
-    import numpy as np
+def arrived(frames: list[tuple[int, bytes]]) -> Arrivals:
+    """As a port receives them: what follows the heads lies side by side, wherever there is a whole head."""
+    arrivals = Arrivals(len(frames), HEAD_BYTES + sum(len(frame) for _, frame in frames))
+    end = HEAD_BYTES
+    for index, (port, frame) in enumerate(frames):
+        apart = HEAD_BYTES if len(frame) >= HEAD_BYTES else 0
+        rest = np.frombuffer(frame[apart:], np.uint8)
+        arrivals.buffer[end : end + len(rest)] = rest
+        arrivals.ports[index], arrivals.offsets[index], arrivals.lengths[index] = port, end - apart, len(frame)
+        if apart:
+            arrivals.head_of[index] = index
+            arrivals.heads[64 * index : 64 * index + HEAD_BYTES] = np.frombuffer(frame[:HEAD_BYTES], np.uint8)
+        end += len(rest)
+        arrivals.count += 1
+    return arrivals
 
+
+def test_what_the_ports_forward_equals_single_packets(switch: Switch) -> None:
+    """Heads apart on both sides, every way through the traffic manager, packets that are too short or too long included."""
+    rng = random.Random(5)
+    frames = []
+    for number in range(3000):
+        op = rng.choice((0, 1, 2, 2, 2, 3, 4, 5, 6, 7, 10, 12))
+        tail = rng.randbytes(rng.choice((0, 1, 37, 38, 39, 60, 700, 1048, rng.randrange(1500))))
+        frames.append((number % 5, packet(op, rng.randrange(4), rng.choice((5, 6, 30, 41, 42, 43, 200))) + tail))
+    frames += [
+        (1, packet(2, 1, 5) + rng.randbytes(60000)),
+        (1, packet(2, 1, 5) + rng.randbytes(65527)),
+        (2, packet(2, 1, 5)),
+    ] * 9
+    one, many = switch("traffic"), switch("traffic")
+    for dataplane in (one, many):
+        dataplane.multicast_groups.insert(5, [(1, 10), (2, 11), (3, 12), (4, 13), (1, 14), (513, 15)])
+        dataplane.multicast_groups.insert(6, [(1, 10), (3, 12)])
+        dataplane.clone_sessions.insert(5, [(9, 1)])
+        dataplane.clone_sessions.insert(6, [(1, 1), (2, 7)], 50)
+    for start in range(0, len(frames), 500):
+        part = frames[start : start + 500]
+        expected = [out for port, frame in part for out in one.process(port, frame, 99)]
+        assert many.forward(arrived(part), 99).frames() == expected
+    assert many.statistics == one.statistics
+    assert one.statistics["drop_too_long"] == 45
+
+
+def test_what_leaves_by_one_port_lies_side_by_side(switch: Switch) -> None:
+    dataplane = switch("traffic")
+    dataplane.multicast_groups.insert(5, [(1, 10), (2, 11)])
+    leaving = dataplane.forward(arrived([(3, packet(2, n, 5) + bytes([n]) * 1000) for n in range(50)]), 0)
+    records = leaving.records.view(RECORD)[: leaving.count]
+    for port in (1, 2):
+        mine = records[records["port"] == port]
+        assert len(mine) == 50
+        assert (np.diff(mine["offset"]) == mine["length"][:-1] - HEAD_BYTES).all()
+
+
+def test_batches_outside_the_buffer_are_refused(switch: Switch) -> None:
     dataplane = switch("traffic")
     buffer = np.zeros(100, np.uint8)
 
