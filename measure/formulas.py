@@ -12,10 +12,12 @@ from collections.abc import Sequence
 
 GIGA = 1e9  # bandwidths are decimal, sizes binary
 
-# A full link: tbf counts Ethernet's headers, and pauses between operations are not timed; what is missing to 100 % is start and
-# end of each operation. A busy machine: waiting for each other leaves a fifth of two cores idle (docs/measurements.md). A
+# A full link: tbf counts all headers, and pauses between operations are not timed; what is missing to 100 % is start and end of
+# each operation. More than 100 % passes only on the credit that a token bucket gathers in a pause, and what passes on credit is
+# not held back. A busy machine: waiting for each other leaves a fifth of two cores idle (docs/measurements.md). A
 # process that is its own limit: one thread that never waits.
 FULL_LINK = 0.90
+ON_CREDIT = 1.05
 BUSY_MACHINE = 0.80
 BUSY_PROCESS = 0.95
 
@@ -39,7 +41,7 @@ def percentile(samples: Sequence[float], share: float) -> float:
 def limited_by(link_share: float | None, machine_busy: float, process_busy: float) -> str:
     """`link`, `cpu` or `-`. `link_share`: of the link's rate, None where it has none; `process_busy`: CPU seconds a second
     that the busiest process used."""
-    if link_share is not None and link_share >= FULL_LINK:
+    if link_share is not None and FULL_LINK <= link_share <= ON_CREDIT:
         return "link"
     if machine_busy >= BUSY_MACHINE or process_busy >= BUSY_PROCESS:
         return "cpu"

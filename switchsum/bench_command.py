@@ -310,7 +310,8 @@ def _in_racks(plan: Plan, described: RackFile, bmv2: str, folder: Path, stack: E
     if link.rate_bps is not None:
         notes.append(
             f"links: tbf of {link.rate_bps / 1e6:g} Mbit/s, burst {described.burst_of(link)} B, queue {link.queue} B in each "
-            "direction, alike at switch and bridge; link up, down and % are what tbf counted (Ethernet and all headers)"
+            "direction, alike at switch and bridge; link up, down and % are what tbf counted (Ethernet and all headers); more "
+            "than 100 %: the burst's credit from the pause before each iteration"
         )
     else:
         notes.append("links are as fast as the machine; link up and down are the interfaces' bytes")
