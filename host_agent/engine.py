@@ -65,6 +65,7 @@ RETRIES_BEFORE_SILENCE = 3  # a switch counts as silent only after several unans
 
 # kinds of collectives
 FLOAT32, INT32, INT64 = 0, 1, 2
+_KINDS = {np.dtype(np.float32): FLOAT32, np.dtype(np.int32): INT32, np.dtype(np.int64): INT64}
 # states of a slot
 IDLE, PROPOSE, CLASSES, VALUES, HALVES, GUESS = 0, 1, 2, 3, 4, 5
 
@@ -97,7 +98,7 @@ SHARED_DTYPE = np.dtype(
         (_build(), "i8"),
         # fixed for an epoch
         ("job", "i8"), ("epoch", "i8"), ("worker", "i8"), ("world_size", "i8"), ("slots", "i8"), ("elements", "i8"),
-        ("switch_timeout_ns", "i8"), ("peer_timeout_ns", "i8"), ("guessed_blocks", "i8"),
+        ("switch_timeout_ns", "i8"), ("peer_timeout_ns", "i8"),
         # round trip times, ns (RFC 6298)
         ("srtt", "i8"), ("rttvar", "i8"), ("rto", "i8"), ("newest_answered", "i8"), ("newest_checked", "i8"),
         ("reordering", "i8"), ("widened_at", "i8"), ("recoveries", "i8"),
@@ -403,13 +404,38 @@ def _begin_chunk(shared, index, slots, collectives, packets, outbox, now):
 
 
 @nb.njit(cache=True, nogil=True)
-def start_idle(shared, slots, collectives, packets, outbox, now):
-    """Begin the chunks that idle slots wait for, as far as they are queued."""
-    for index in range(shared.slots):
+def _enqueue(
+    shared, slots, collectives, packets, outbox,
+    kind, numel, tag, guessed, width, limit, source, target, memory, remainder, now,
+):  # fmt: skip
+    """Queue a collective and begin its chunks in the slots that wait for them; returns its number."""
+    number = shared.tail
+    collective = collectives[number % MAX_QUEUED]
+    collective.kind = kind
+    collective.numel = numel
+    collective.tag = tag
+    collective.guessed = guessed
+    collective.width = width
+    collective.limit = limit
+    collective.block = shared.elements * 32 // width
+    collective.chunks = (numel + collective.block - 1) // collective.block
+    collective.remaining = collective.chunks
+    collective.source = source
+    collective.target = target
+    collective.memory = memory
+    collective.remainder = remainder
+    first = shared.queued_chunks
+    collective.first_chunk = first
+    shared.queued_chunks = first + collective.chunks
+    shared.tail = number + 1
+    for chunk in range(first, first + min(collective.chunks, shared.slots)):
+        index = chunk % shared.slots
         slot = slots[index]
-        if slot.state == IDLE and slot.chunk < shared.queued_chunks:
-            slot.collective = _collective_of(shared, collectives, max(slot.collective, shared.head), slot.chunk)
+        if slot.state == IDLE:  # then this is the chunk it waits for
+            slot.collective = number
             _begin_chunk(shared, index, slots, collectives, packets, outbox, now)
+    shared.next_timer = 0  # there are new deadlines: the next tick finds the earliest
+    return number
 
 
 @nb.njit(cache=True, nogil=True)
@@ -536,8 +562,8 @@ def receive(shared, slots, collectives, packets, kept, outbox, finished, words, 
         if shared.recoveries >= RECOVERIES_PER_STEP:
             shared.reordering = max(shared.reordering - 1, 1)
             shared.recoveries = 0
-    # Only what measures the network: not the answer to a resend, which may belong to either copy (Karn), and not a chunk's first
-    # round if it asks or guesses, which waits for whoever still computes. Other rounds follow an answer, on all ranks at once.
+    # Only what measures the network: not the answer to a resend, which may belong to either copy (Karn), and not a first round
+    # that asks or guesses, which waits for whoever still computes. Other rounds follow an answer, on all ranks at once.
     if state not in (PROPOSE, GUESS) and slot.resent == 0:
         _measure(shared, now - slot.sent_at)
 
@@ -687,9 +713,9 @@ class Engine:
         guessed_blocks: int = q.GUESSED_BLOCKS,
     ) -> None:
         self._shared = np.zeros(1, SHARED_DTYPE).view(np.recarray)
-        shared = self._shared[0]
+        self._record = shared = self._shared[0]
         shared.job, shared.epoch, shared.worker, shared.world_size = job, epoch, worker, world_size
-        shared.slots, shared.elements, shared.guessed_blocks = slots, elements, guessed_blocks
+        shared.slots, shared.elements = slots, elements
         shared.switch_timeout_ns, shared.peer_timeout_ns = switch_timeout_ns, peer_timeout_ns
         shared.rto = INITIAL_RTO_NS
         shared.reordering = 1
@@ -698,7 +724,7 @@ class Engine:
         self._slots.phase = first_phase
         self._collectives = np.zeros(MAX_QUEUED, COLLECTIVE_DTYPE).view(np.recarray)
         self.packets = np.zeros((slots, HEADER_WORDS + elements), np.uint32)
-        self._lanes = lanes
+        self._elements, self._lanes, self._few = elements, lanes, guessed_blocks * elements
         self._limits = {width: q.lane_limit(world_size, width) for width in (32, lanes)}
         self._kept = np.zeros((slots, elements * 32 // lanes), np.int64)
         self._outbox = np.zeros(slots, np.int64)
@@ -718,12 +744,12 @@ class Engine:
     @property
     def has_room(self) -> bool:
         """Whether another collective can be submitted now."""
-        return bool(self._shared[0].tail - self._shared[0].head < MAX_QUEUED)
+        return bool(self._record.tail - self._record.head < MAX_QUEUED)
 
     @property
     def idle(self) -> bool:
         """Whether nothing is queued or under way."""
-        return bool(self._shared[0].head == self._shared[0].tail)
+        return bool(self._record.head == self._record.tail)
 
     def submit(self, source: npt.NDArray[Any], target: npt.NDArray[Any], tag: int, now: int) -> int:
         """Queue the sum of `source` (1-D, contiguous, float32, int32 or int64, not empty) into `target`
@@ -732,42 +758,37 @@ class Engine:
         Both must stay alive and `source` unchanged until the collective is finished. `tag` (32 bits) must be the same on all
         ranks for the same collective. Returns its number in this epoch, from 0.
         """
-        kinds = {np.dtype(np.float32): FLOAT32, np.dtype(np.int32): INT32, np.dtype(np.int64): INT64}
-        kind = kinds.get(source.dtype)
+        kind = _KINDS.get(source.dtype)
         if kind is None or source.ndim != 1 or source.size == 0 or not source.flags.c_contiguous:
             raise ValueError(f"the engine sums 1-D contiguous float32, int32 or int64, not {source.dtype}{source.shape}")
         if target.dtype != source.dtype or target.shape != source.shape or not target.flags.c_contiguous:
             raise ValueError(f"target {target.dtype}{target.shape} does not match source {source.dtype}{source.shape}")
         if not self.has_room:
             raise ValueError(f"{MAX_QUEUED} collectives are queued already; finish some first")
-        shared = self._shared[0]
-        number = int(shared.tail)
-        record = self._collectives[number % MAX_QUEUED]
-        few = -(-source.size // int(shared.elements)) <= int(shared.guessed_blocks)
+        few = source.size <= self._few
         width = self._lanes if kind == FLOAT32 and not few else 32
-        block = int(shared.elements) * 32 // width
-        chunks = -(-source.size // block)
-        address = source.ctypes.data
-        record.kind, record.numel, record.tag, record.guessed = kind, source.size, tag, few
-        record.width, record.block, record.limit = width, block, self._limits[width]
-        record.first_chunk = shared.queued_chunks
-        record.chunks = record.remaining = chunks
-        record.source, record.target = address, target.ctypes.data
+        address, memory, remainder = source.ctypes.data, 0, 0
+        held = None
         if kind == FLOAT32 and few:
-            self._held[number] = self._codes.of(address, source.size, chunks, np.dtype(np.uint8))
-            record.memory = self._held[number].ctypes.data
+            held = self._codes.of(address, source.size, -(-source.size // self._elements), np.dtype(np.uint8))
+            memory = held.ctypes.data
         elif width < 32:
-            self._held[number] = self._remainders.of(address, source.size, source.size, np.dtype(np.float32))
-            record.remainder = self._held[number].ctypes.data
-        shared.queued_chunks += chunks
-        shared.tail += 1
-        start_idle(self._shared[0], self._slots, self._collectives, self.packets, self._outbox, now)
-        shared.next_timer = 0  # there are new deadlines: the next tick finds the earliest
+            held = self._remainders.of(address, source.size, source.size, np.dtype(np.float32))
+            remainder = held.ctypes.data
+        number = int(
+            _enqueue(
+                self._record, self._slots, self._collectives, self.packets, self._outbox,
+                kind, source.size, tag, int(few), width, self._limits[width],
+                np.uint64(address), np.uint64(target.ctypes.data), np.uint64(memory), np.uint64(remainder), now,
+            )
+        )  # fmt: skip
+        if held is not None:
+            self._held[number] = held
         return number
 
     def receive(self, datagram: bytes, now: int) -> None:
         """Take one datagram. Anything may be in it: what is not an answer to this engine is counted and ignored."""
-        words = np.zeros(HEADER_WORDS + int(self._shared[0].elements), np.uint32)
+        words = np.zeros(HEADER_WORDS + int(self._record.elements), np.uint32)
         kept = datagram[: words.nbytes]
         words.view(np.uint8)[: len(kept)] = np.frombuffer(kept, np.uint8)
         shared, slots, collectives, packets, aux, outbox, finished = self.state
@@ -775,11 +796,11 @@ class Engine:
 
     def tick(self, now: int) -> None:
         """Let time pass up to `now`."""
-        tick(self._shared[0], self._slots, self.packets, self._outbox, now)
+        tick(self._record, self._slots, self.packets, self._outbox, now)
 
     def datagrams_to_send(self) -> list[bytes]:
         """Take what has to be sent now."""
-        shared = self._shared[0]
+        shared = self._record
         datagrams = []
         for index in self._outbox[: int(shared.outbox)]:
             slot = self._slots[index]
@@ -792,12 +813,14 @@ class Engine:
 
     def next_timer(self) -> int | None:
         """When `tick` must be called next (ns), or None while nothing is outstanding."""
-        shared = self._shared[0]
+        shared = self._record
         return int(shared.next_timer) if shared.active else None
 
     def take_finished(self) -> list[int]:
         """Numbers of the collectives that finished since the last call, in order of completion."""
-        shared = self._shared[0]
+        shared = self._record
+        if not shared.finished:
+            return []
         numbers = [int(number) for number in self._finished[: int(shared.finished)]]
         shared.finished = 0
         for number in numbers:
@@ -807,7 +830,7 @@ class Engine:
     @property
     def failure(self) -> EngineFailure | None:
         """What stopped this engine, if anything did. A failed engine sends nothing any more."""
-        shared = self._shared[0]
+        shared = self._record
         if shared.failure == NO_FAILURE:
             return None
         slot = self._slots[int(shared.failed_slot)]
@@ -825,7 +848,7 @@ class Engine:
         """Begin to count where the time goes, from zero. Raises RuntimeError on a processor whose cycles cannot be read."""
         if (machine := platform.machine()) not in ("x86_64", "AMD64"):
             raise RuntimeError(f"the stage profile reads the cycle counter of x86-64 processors, and this is {machine}")
-        shared = self._shared[0]
+        shared = self._record
         shared.laps[:] = 0
         self._profiled_from = (read_cycles(), time.monotonic_ns())
         shared.lap_at = self._profiled_from[0]
@@ -836,12 +859,12 @@ class Engine:
         began, began_ns = self._profiled_from
         cycles = read_cycles() - began
         seconds = (time.monotonic_ns() - began_ns) / 1e9
-        return {stage: float(taken) / cycles * seconds for stage, taken in zip(STAGES, self._shared[0].laps, strict=True)}
+        return {stage: float(taken) / cycles * seconds for stage, taken in zip(STAGES, self._record.laps, strict=True)}
 
     def counters(self) -> dict[str, int]:
         """Packets, bytes (UDP payload) and events since the epoch began, by name."""
         names = SHARED_DTYPE.names or ()
-        shared = self._shared[0]
+        shared = self._record
         return {name: int(shared[name]) for name in names[names.index("packets_sent") :]}
 
 
