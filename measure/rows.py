@@ -13,8 +13,8 @@ from switchsum.measure.samples import Series, total
 class Row:
     """Times in seconds, bandwidths in GB/s (1e9 bytes).
 
-    time: median over the runs' medians, and their range. p50, p99: over all iterations. link_up, link_down: what a worker's
-    link carried, mean over workers. worker_cpu: CPU seconds that one worker spends on one GB of its tensor; switch_cpu: that
+    time: median over the runs' medians, and their range. p50, p99: over all iterations. link_up, link_down: bytes that a
+    worker's link carried for an iteration, mean over workers and iterations, / time. worker_cpu: CPU seconds that one worker spends on one GB of its tensor; switch_cpu: that
     the switch spends on one GB of tensor (of which every worker has one). busy: share of the machine's cores.
     """
 
@@ -51,7 +51,7 @@ class Row:
         moved_gb = series.size_bytes * len(times) / formulas.GIGA
         time = statistics.median(medians)
         up, down = (
-            sum(pair[direction] for turn in series.turns for pair in turn.link_bytes) / series.ranks / elapsed
+            sum(pair[direction] for turn in series.turns for pair in turn.link_bytes) / series.ranks / len(times) / time
             for direction in (0, 1)
         )
         share = 8 * max(up, down) / series.link_rate_bps if series.link_rate_bps else None

@@ -86,16 +86,6 @@ def test_a_worker_that_dies_is_named(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert last.startswith("error: worker 1 was killed by SIGKILL")
 
 
-def test_a_worker_that_fails_is_named_with_its_reason(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(bench_sites, "WORKER_MODULE", "tests.measure.bad_worker")
-    monkeypatch.setenv("BAD", "fail")
-    options = ["--size", "4K", "--transport", "gloo", "--turn-seconds", "0.1", "--timeout", "5"]
-    assert bench([*QUICK, *options], monkeypatch) == 1
-    assert capsys.readouterr().err.splitlines()[-1] == "error: worker 1: RuntimeError: as the test wants it"
-
-
 @pytest.mark.skipif(namespaces.what_is_missing() is not None, reason=f"racks: {namespaces.what_is_missing()}")
 def test_both_fabrics_of_a_rack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Sums through a switch that loses packets beside Gloo and datagrams over a bridge, on links of one rate."""

@@ -37,10 +37,9 @@ def test_figures_follow_from_the_samples() -> None:
     assert (row.p50, row.p99) == pytest.approx((0.012, 0.022))
     assert (row.iterations, row.runs, row.wrong, row.resent) == (10, 5, 0, 10)
     assert row.algbw == row.busbw == pytest.approx(1e6 / 0.011 / 1e9)
-    elapsed = 4 * 0.022 + 0.042
-    assert row.link_up == pytest.approx(11_000_000 / elapsed / 1e9)
-    assert row.link_down == pytest.approx(10_500_000 / elapsed / 1e9)
-    assert row.link_share == pytest.approx(8 * 11_000_000 / elapsed / 1e9)  # of 1 Gbit/s
+    assert row.link_up == pytest.approx(1_100_000 / 0.011 / 1e9)  # an iteration's bytes in the row's time
+    assert row.link_down == pytest.approx(1_050_000 / 0.011 / 1e9)
+    assert row.link_share == pytest.approx(0.8)  # of 1 Gbit/s
     assert row.worker_cpu == pytest.approx((0.040 + 0.020) / 2 / 0.010)  # ten iterations of 1 MB
     assert row.switch_cpu == pytest.approx(0.05 / 0.010)
     assert row.busy == pytest.approx(0.3)
@@ -63,7 +62,7 @@ def test_the_table_is_nccl_tests_and_more() -> None:
         "#       (B)  (elements)                                     (us)       (us)       (us)       (us)       (us)"
         "     (GB/s)     (GB/s)             (GB/s)     (GB/s)    (%)   (s/GB)   (s/GB)   (%)                ",
         "    1000000      250000   float32    sum    switchsum    11000.0    11000.0    21000.0    12000.0    22000.0"
-        "    0.09091    0.09091       0    0.08462    0.08077   67.7     3.00     5.00    30       10      -",
+        "    0.09091    0.09091       0     0.1000    0.09545   80.0     3.00     5.00    30       10      -",
     ]
 
 
