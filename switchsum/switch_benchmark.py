@@ -9,6 +9,8 @@ four workers also go through simple_switch_grpc, by real packets: see bmv2_bench
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import ipaddress
 import multiprocessing
 import os
@@ -23,20 +25,22 @@ import numpy as np
 import numpy.typing as npt
 
 from switchsum.bmv2_benchmark import rates
-from switchsum.bmv2_topologies.namespaces import what_is_missing
+from switchsum.bmv2_topologies import namespaces
 from switchsum.p4src.layout import HEADER_BYTES, HEADER_DTYPE, SERVICE_PORT, WIRE_VERSION, PacketType
 from switchsum.softswitch.benchmark import Packets, Timing, measure
 from switchsum.softswitch.dataplane import Dataplane, Program, Table
+from switchsum.softswitch.interface_ports import InterfacePorts
 from switchsum.softswitch.serving import enlarge_buffers
 from switchsum.softswitch.stages import Stages
 from switchsum.softswitch.tables import Exact
 from switchsum.softswitch.udp_ports import UdpPorts
 
 Bytes = npt.NDArray[np.uint8]
+Address = tuple[str, int]
 
 BUILD = Path(__file__).resolve().parent / "p4src" / "build"
-SWITCH_IP = int(ipaddress.IPv4Address("10.83.0.1"))
-FIRST_IP = int(ipaddress.IPv4Address("10.83.1.0"))
+SWITCH_IP = ipaddress.IPv4Address("10.83.0.1")
+FIRST_IP = ipaddress.IPv4Address("10.83.1.0")
 SWITCH_MAC = 0x025353000000
 UDP_PORT = 40000
 JOB, EPOCH, GROUP = 7, 3, 9
@@ -52,16 +56,14 @@ def _action(table: Table, suffix: str) -> str:
     return next(name for name in table.actions if name.endswith(suffix))
 
 
-def install_job(
-    dataplane: Dataplane, workers: int, endpoints: list[tuple[str, int]] | None = None, slots: int = SLOTS_USED
-) -> None:
+def install_job(dataplane: Dataplane, workers: int, endpoints: list[Address] | None = None, slots: int = SLOTS_USED) -> None:
     """One job, worker i on port i, in the tables the controller would write. `endpoints`: address and UDP port of each."""
     addresses, jobs = _table(dataplane, "own_address.addresses"), _table(dataplane, "membership.jobs")
     members, peers = _table(dataplane, "membership.workers"), _table(dataplane, "addressing.peers")
     key = (Exact(JOB), Exact(EPOCH))
-    addresses.insert((Exact(SWITCH_IP),), 0, _action(addresses, ".own"), (SWITCH_MAC,))
+    addresses.insert((Exact(int(SWITCH_IP)),), 0, _action(addresses, ".own"), (SWITCH_MAC,))
     for i in range(workers):
-        address, udp_port = FIRST_IP + i, UDP_PORT
+        address, udp_port = int(FIRST_IP) + i, UDP_PORT
         if endpoints is not None:
             address, udp_port = int(ipaddress.IPv4Address(endpoints[i][0])), endpoints[i][1]
         members.insert((*key, Exact(i), Exact(address), Exact(udp_port)), 0, _action(members, "admit_worker"), (i, 1 << i))
@@ -84,7 +86,7 @@ def contribution(worker: int, slot: int, values: np.ndarray[tuple[int], np.dtype
     for name, value in fields.items():
         header[name] = value
     payload = header.tobytes() + values.astype(">u4").tobytes()
-    ip = struct.pack("!BBHHHBBHII", 0x45, 0, 28 + len(payload), 0, 0x4000, 64, 17, 0, FIRST_IP + worker, SWITCH_IP)
+    ip = struct.pack("!BBHHHBBHII", 0x45, 0, 28 + len(payload), 0, 0x4000, 64, 17, 0, int(FIRST_IP) + worker, int(SWITCH_IP))
     total = sum(struct.unpack("!10H", ip))
     total = (total & 0xFFFF) + (total >> 16)
     ip = ip[:10] + struct.pack("!H", ~total & 0xFFFF) + ip[12:]
@@ -145,8 +147,8 @@ RUN = 60  # datagrams of one send call, as the host agent has it
 _UDP_SEGMENT, _UDP_GRO = 103, 104  # linux/udp.h
 
 
-def drive(hosts: list[socket.socket], switch: list[tuple[str, int]], payloads: list[Bytes], seconds: float) -> None:
-    """Workers on loopback: contribute to every slot, phase after phase, for `seconds`; leave the sums unread.
+def drive(hosts: list[socket.socket], switch: list[Address], payloads: list[Bytes], seconds: float) -> None:
+    """All workers: contribute to every slot, phase after phase, for `seconds`; leave the sums unread.
 
     hosts[w] sends payloads[w], u8[slots][bytes], to switch[w].
     """
@@ -181,15 +183,48 @@ def drive(hosts: list[socket.socket], switch: list[tuple[str, int]], payloads: l
             send(first, phase)
 
 
-def profile(program: Program, workers: int, seconds: float) -> Stages:
-    """A switch on loopback under the load of a driver in another process: its serving thread's time by stage."""
-    hosts = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(workers)]
-    for host in hosts:
-        host.bind(("127.0.0.1", 0))
-        enlarge_buffers(host)
+def _host_socket(address: str) -> socket.socket:
+    opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    opened.bind((address, 0))
+    enlarge_buffers(opened)
+    return opened
+
+
+def _on_loopback(
+    dataplane: Dataplane, workers: int, _: contextlib.ExitStack
+) -> tuple[UdpPorts, list[socket.socket], list[Address]]:
+    ports = UdpPorts(lambda: dataplane, dict.fromkeys(range(workers), ("127.0.0.1", 0)), str(SWITCH_IP), SERVICE_PORT)
+    return ports, [_host_socket("127.0.0.1") for _ in range(workers)], [ports.addresses[w] for w in range(workers)]
+
+
+def _on_interfaces(
+    dataplane: Dataplane, workers: int, stack: contextlib.ExitStack
+) -> tuple[InterfacePorts, list[socket.socket], list[Address]]:
+    """A veth pair for each worker, whose end lies in a namespace of its own."""
+    name = f"switchsum-profile-{os.getpid()}"
+    hosts = []
+    for namespace in (name, *(f"{name}-{w}" for w in range(workers))):
+        namespaces.add(namespace)
+        stack.callback(namespaces.delete, namespace)
+    mac = ":".join(f"{byte:02x}" for byte in SWITCH_MAC.to_bytes(6, "big"))
+    for w in range(workers):
+        host, address = f"{name}-{w}", str(FIRST_IP + w)
+        own = f"02:00:00:00:00:{w:02x}"
+        namespaces.ip(name, [f"link add port{w} type veth peer name eth0 netns {host} address {own}", f"link set port{w} up"])
+        neighbour = f"neigh add {SWITCH_IP} lladdr {mac} dev eth0"
+        namespaces.ip(host, ["link set eth0 up", f"address add {address}/16 dev eth0", neighbour])
+        namespaces.turn_off(host, "eth0", ("tso",))
+        hosts.append(namespaces.inside(host, functools.partial(_host_socket, address)))
+    ports = namespaces.inside(name, lambda: InterfacePorts(lambda: dataplane, {w: f"port{w}" for w in range(workers)}))
+    return ports, hosts, [(str(SWITCH_IP), SERVICE_PORT)] * workers
+
+
+def profile(program: Program, workers: int, seconds: float, interfaces: bool = False) -> Stages:
+    """A switch under the load of a driver in another process: its serving thread's time by stage.
+
+    Its ports are UDP sockets on loopback or, with `interfaces`, veth pairs (root only).
+    """
     dataplane = Dataplane(program)
-    install_job(dataplane, workers, [("127.0.0.1", host.getsockname()[1]) for host in hosts], PROFILED_SLOTS)
-    ports = UdpPorts(lambda: dataplane, dict.fromkeys(range(workers), ("127.0.0.1", 0)), "10.83.0.1", SERVICE_PORT)
     values = np.random.default_rng(1).integers(0, 1 << 28, (workers, elements_of(program)), np.uint32)
     payloads = [
         np.frombuffer(b"".join(contribution(w, slot, values[w])[BEFORE_SERVICE:] for slot in range(PROFILED_SLOTS)), np.uint8)
@@ -197,22 +232,23 @@ def profile(program: Program, workers: int, seconds: float) -> Stages:
         .copy()
         for w in range(workers)
     ]
-    # Forked before the switch's thread exists.
-    driver = multiprocessing.get_context("fork").Process(
-        target=drive, args=(hosts, [ports.addresses[w] for w in range(workers)], payloads, seconds + 1)
-    )
-    driver.start()
-    for host in hosts:
-        host.close()
-    ports.start()
-    time.sleep(0.5)  # the first batches find cold caches
-    stages = ports.measure()
-    time.sleep(seconds)
-    stages = replace(stages)
-    driver.join()
-    ports.close()
-    if driver.exitcode:
-        raise RuntimeError(f"the driver ended with status {driver.exitcode}: {dataplane.statistics}, {ports.statistics}")
+    with contextlib.ExitStack() as stack:
+        ports, hosts, to = (_on_interfaces if interfaces else _on_loopback)(dataplane, workers, stack)
+        stack.callback(ports.close)
+        install_job(dataplane, workers, [host.getsockname() for host in hosts], PROFILED_SLOTS)
+        # Forked before the switch's thread exists.
+        driver = multiprocessing.get_context("fork").Process(target=drive, args=(hosts, to, payloads, seconds + 1))
+        driver.start()
+        for host in hosts:
+            host.close()
+        ports.start()
+        time.sleep(0.5)  # the first batches find cold caches
+        stages = ports.measure()
+        time.sleep(seconds)
+        stages = replace(stages)
+        driver.join()
+        if driver.exitcode:
+            raise RuntimeError(f"the driver ended with status {driver.exitcode}: {dataplane.statistics}, {ports.statistics}")
     return stages
 
 
@@ -220,10 +256,11 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m switchsum.switch_benchmark", description="Nanoseconds a contribution.")
     parser.add_argument("builds", nargs="*", type=Path, help="BMv2 JSON files; default: all of p4src/build")
     parser.add_argument("--bmv2", metavar="PATH", help="measure this simple_switch_grpc beside it; needs root and iproute2")
-    parser.add_argument("--profile", type=float, metavar="SECONDS", help="drive UDP ports instead: the thread's time by stage")
+    parser.add_argument("--profile", type=float, metavar="SECONDS", help="drive real ports instead: the thread's time by stage")
+    parser.add_argument("--interfaces", action="store_true", help="with --profile: veth pairs, not UDP sockets; needs root")
     options = parser.parse_args(arguments)
-    if options.bmv2 and (problem := what_is_missing()):
-        parser.error(f"--bmv2 needs a network namespace, but {problem}")
+    if (options.bmv2 or options.interfaces) and (problem := namespaces.what_is_missing()):
+        parser.error(f"--bmv2 and --interfaces need network namespaces, but {problem}")
     if options.bmv2 and not os.access(options.bmv2, os.X_OK):
         parser.error(f"--bmv2 {options.bmv2} is not a program that can be run; give the path of simple_switch_grpc")
     paths = options.builds or sorted(BUILD.glob("*.json"))
@@ -239,7 +276,8 @@ def main(arguments: list[str]) -> int:
         print(f"{path.name}: {elements_of(program)} elements; load {loaded - start:.2f} s, "
               f"compile {time.perf_counter() - loaded:.2f} s (cached: less)")  # fmt: skip
         if options.profile:
-            print(f"  4 workers on loopback: {profile(program, 4, options.profile)}", flush=True)
+            where = "veth pairs" if options.interfaces else "loopback"
+            print(f"  4 workers on {where}: {profile(program, 4, options.profile, options.interfaces)}", flush=True)
             continue
         print(f"  whole rounds of 4 workers, multicast included: {time_rounds(program, 4, 4)}")
         print(f"  additions alone, sum not complete:             {time_rounds(program, 32, 31)}")
