@@ -14,8 +14,9 @@ class Row:
     """Times in seconds, bandwidths in GB/s (1e9 bytes).
 
     time: median over the runs' medians, and their range. p50, p99: over all iterations. link_up, link_down: bytes that a
-    worker's link carried for an iteration, mean over workers and iterations, / time. worker_cpu: CPU seconds that one worker spends on one GB of its tensor; switch_cpu: that
-    the switch spends on one GB of tensor (of which every worker has one). busy: share of the machine's cores.
+    worker's link carried for an iteration, mean over workers and iterations, / time. worker_cpu: CPU seconds that one worker
+    spends on one GB of its tensor; switch_cpu: that the switch spends on one GB of tensor (of which every worker has one).
+    busy: share of the machine's cores.
     """
 
     transport: str

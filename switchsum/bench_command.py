@@ -5,35 +5,27 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from switchsum import bench_grounds
+from switchsum.bench_grounds import EXIT_MISUSED
 from switchsum.failures import CommandFailed, require, terminated_like_interrupted
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
-    from switchsum.bmv2_topologies.rack_file import RackFile
-    from switchsum.measure.crew import Crew
+    from switchsum.bench_grounds import Ground
     from switchsum.measure.experiment import Plan
 
-EXIT_MISUSED = 2
 BENCH_MODULES = {"torch": "torch"}
-SWITCH_MODULES = {"llvmlite": "switch", "p4": "switch", "p4runtime_sh": "switch"}
 DEFAULT_TRANSPORTS = ("switchsum", "gloo", "limit")
 DEFAULT_WORKERS = 4
 _TYPES = ("float32", "float16", "bfloat16", "int32")
 _OPERATIONS = ("sum", "avg")
-
-# What suits Gloo and costs the switch nothing: whole TCP runs of 64 KB pass a link in one piece, a send buffer fits its queue.
-_BURST_BYTES = 128 << 10
-_QUEUE_BYTES = 512 << 10
-_QUEUE_S = 0.008
 
 app = typer.Typer(help="Measure communication: sums through the switch, over Gloo, and what the path can carry at best.")
 
@@ -42,16 +34,6 @@ app = typer.Typer(help="Measure communication: sums through the switch, over Glo
 def _help_without_command(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
-
-
-@dataclass
-class _Ground:
-    """Where the experiment stands: who runs each transport, and what a reader must know about the place."""
-
-    crews: dict[str, Crew]
-    title: str
-    notes: list[str] = field(default_factory=list)
-    links: list[dict[str, Any]] = field(default_factory=list)
 
 
 @app.command()
@@ -116,6 +98,8 @@ def allreduce(
     for path in (json_file, plot):
         if path is not None and not path.resolve().parent.is_dir():
             raise CommandFailed(f"{path} cannot be written: there is no folder {path.resolve().parent}", EXIT_MISUSED)
+    if plot is not None and plot.suffix != ".png":
+        raise CommandFailed(f"--plot {plot}: the picture is a PNG; let its name end in .png", EXIT_MISUSED)
     if loss is not None and not 0 <= loss < 1:
         raise CommandFailed(f"--loss {loss:g}: must be at least 0 and below 1", EXIT_MISUSED)
     if rack is None and (rate or switch or bmv2):
@@ -124,21 +108,25 @@ def allreduce(
         rack is None and workers is None and {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(os.environ)
     )
     if under_torchrun and os.environ["RANK"] != "0":
-        raise typer.Exit(_follow())
+        raise typer.Exit(bench_grounds.follow())
     if under_torchrun and loss is not None:
         raise CommandFailed("--loss: on real hosts the controller says what the switch drops", EXIT_MISUSED)
     if rack is not None:
-        described = _rack(rack, workers, rate, loss, elements, switch)
-        plan = _with_elements(plan, described.elements)
-    with terminated_like_interrupted(), ExitStack() as stack, _progress() as progress:
+        described = bench_grounds.described_rack(rack, workers, rate, loss, elements, switch)
+        plan = replace(plan, elements=described.elements)
+    from switchsum.measure import environment
+
+    machine = environment.describe()
+    with terminated_like_interrupted(), ExitStack() as stack, _Screen() as screen:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="switchsum-bench-")))
         if under_torchrun:
-            opened = _on_hosts(plan, stack)
+            ground = bench_grounds.on_hosts(plan, stack, screen.told)
         elif rack is not None:
-            opened = _in_racks(plan, described, bmv2, folder, stack, progress)
+            ground = bench_grounds.in_racks(plan, described, bmv2, folder, stack, screen.told)
         else:
-            opened = _on_loopback(plan, DEFAULT_WORKERS if workers is None else workers, loss or 0.0, folder, stack)
-        status = _run(plan, opened, progress, arguments, json_file, plot)
+            number = DEFAULT_WORKERS if workers is None else workers
+            ground = bench_grounds.on_loopback(plan, number, loss or 0.0, folder, stack, screen.told)
+        status = _run(plan, ground, screen, arguments, machine, json_file, plot)
     raise typer.Exit(status)
 
 
@@ -203,233 +191,88 @@ def _plan(
     )
 
 
-def _with_elements(plan: Plan, elements: int) -> Plan:
-    from dataclasses import replace
+class _Screen:
+    """The table on standard output; on a terminal, also progress on standard error, which makes way for each line."""
 
-    return replace(plan, elements=elements)
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-
-def _needs_switch(plan: Plan) -> bool:
-    from switchsum.measure.transports import DESCRIPTIONS
-
-    return any(DESCRIPTIONS[name].needs_switch for name in plan.transports)
-
-
-def _rack(
-    file: Path, workers: int | None, rate: str | None, loss: float | None, elements: int | None, switch: str | None
-) -> RackFile:
-    """The rack with our switch, options applied. Raises CommandFailed."""
-    require("bench", SWITCH_MODULES)
-    from switchsum.bmv2_topologies import namespaces, rack_file
-    from switchsum.bmv2_topologies.switch_process import KINDS
-
-    try:
-        described = rack_file.load(file)
-        if workers is not None:
-            described = described.with_workers(workers)
-        rate_bps = None
-        if rate is not None:
-            try:
-                rate_bps = rack_file.parse_rate(rate)
-            except ValueError as error:
-                raise CommandFailed(f"--rate {error}", EXIT_MISUSED) from error
-        fastest = max((worker.link.rate_bps or 0 for worker in described.workers), default=0) if rate_bps is None else rate_bps
-        described = described.with_links(
-            rate_bps=rate_bps,
-            burst_bytes=max(_BURST_BYTES, *(worker.link.burst_bytes for worker in described.workers)),
-            queue_bytes=max(_QUEUE_BYTES, int(_QUEUE_S * fastest / 8)),
+        console = Console(stderr=True)
+        self._live = console.is_terminal
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), TimeElapsedColumn())
+        self._progress = Progress(
+            *columns, console=console, disable=not self._live, transient=True, redirect_stdout=False, redirect_stderr=False
         )
-        described = described.changed(kind=switch, elements=elements, loss=loss, name=f"bench-{os.getpid()}")
-    except rack_file.RackError as error:
-        raise CommandFailed(str(error), EXIT_MISUSED) from error
-    if described.kind not in KINDS:
-        raise CommandFailed(f"a {described.kind} sums nothing: choose --switch {' or '.join(KINDS)}", EXIT_MISUSED)
-    if len(described.workers) < 2:
-        raise CommandFailed("a sum needs at least 2 workers; give --workers", EXIT_MISUSED)
-    if problem := namespaces.what_is_missing():
-        raise CommandFailed(f"a rack is made of network namespaces, but {problem}")
-    return described
+        self._task = self._progress.add_task("starting", total=None)
 
+    def told(self, what: str, step: int | None = None, steps: int | None = None) -> None:
+        """What is going on, and how far it is."""
+        self._progress.update(self._task, description=what, completed=step, total=steps)
 
-def _on_loopback(plan: Plan, workers: int, loss: float, folder: Path, stack: ExitStack) -> _Ground:
-    from switchsum.bench_sites import LoopbackSite
-    from switchsum.demo.family import Family
-    from switchsum.demo.options import BadOption, DemoOptions
-    from switchsum.demo.rack import RackError
-    from switchsum.measure.crew import BenchmarkFailed
+    def show(self, line: str) -> None:
+        """A line of the table."""
+        if self._live:
+            self._progress.stop()
+        typer.echo(line)
+        if self._live:
+            self._progress.start()
 
-    if _needs_switch(plan):
-        require("bench", SWITCH_MODULES)
-    try:
-        options = DemoOptions(workers=workers, loss=loss, elements=plan.elements, seed=plan.seed, timeout_s=plan.timeout_s)
-    except BadOption as error:
-        raise CommandFailed(str(error), EXIT_MISUSED) from error
-    _prepare()
-    family = stack.enter_context(Family())
-    try:
-        site = LoopbackSite(family, folder / "workers", options, _needs_switch(plan))
-        site.start()
-        crew = site.crew()
-    except (RackError, BenchmarkFailed) as error:
-        raise CommandFailed(str(error)) from error
-    stack.callback(crew.close)
-    notes = ["all on this machine's loopback: link up and down are UDP or TCP payload, and only the processor is a limit"]
-    if loss:
-        notes.append(f"the switch dropped {100 * loss:g} % of the packets in each direction; gloo and limit ran without loss")
-    return _Ground(dict.fromkeys(plan.transports, crew), f"{workers} workers on loopback", notes)
+    def __enter__(self) -> _Screen:
+        if self._live:
+            self._progress.start()
+        return self
 
-
-def _in_racks(plan: Plan, described: RackFile, bmv2: str, folder: Path, stack: ExitStack, progress: Progress) -> _Ground:
-    from switchsum.bench_sites import Racks, RackSite
-    from switchsum.bmv2_topologies.namespaces import NetworkError
-    from switchsum.bmv2_topologies.rack_file import RackError
-    from switchsum.bmv2_topologies.switch_process import SwitchFailed
-    from switchsum.demo.family import Family
-    from switchsum.measure.crew import BenchmarkFailed
-    from switchsum.measure.transports import DESCRIPTIONS
-
-    _prepare()
-    crews: dict[bool, Crew] = {}
-    progress.console.print(f"bringing up racks of {len(described.workers)} workers", highlight=False)
-    try:
-        racks = stack.enter_context(Racks(described, bmv2=bmv2, seed=plan.seed))
-        family = stack.enter_context(Family())  # entered last: workers end before their racks go
-        sites = {}
-        for switched in sorted({DESCRIPTIONS[name].needs_switch for name in plan.transports}):
-            rack = racks.switched() if switched else racks.bridged()
-            sites[switched] = RackSite(family, folder / ("switch" if switched else "bridge"), rack, plan.timeout_s)
-        for site in sites.values():
-            site.start()
-        for switched, site in sites.items():
-            crews[switched] = site.crew()
-            stack.callback(crews[switched].close)
-    except (RackError, NetworkError, SwitchFailed, BenchmarkFailed, OSError) as error:
-        raise CommandFailed(str(error)) from error
-    notes = []
-    link = described.workers[0].link
-    if link.rate_bps is not None:
-        notes.append(
-            f"links: tbf of {link.rate_bps / 1e6:g} Mbit/s, burst {described.burst_of(link)} B, queue {link.queue} B in each "
-            "direction, alike at switch and bridge; link up, down and % are what tbf counted (Ethernet and all headers); more "
-            "than 100 %: the burst's credit from the pause before each iteration"
-        )
-    else:
-        notes.append("links are as fast as the machine; link up and down are the interfaces' bytes")
-    if False in sites:
-        notes.append(
-            f"{', '.join(name for name in plan.transports if not DESCRIPTIONS[name].needs_switch)}: over a plain bridge"
-        )
-    losses = {(worker.loss.into, worker.loss.out) for worker in described.workers}
-    if losses != {(0.0, 0.0)} and True in sites:
-        told = " or ".join(f"{100 * into:g} % in, {100 * out:g} % out" for into, out in sorted(losses))
-        notes.append(f"the switch dropped {told} of each worker's packets; rows over the bridge ran without loss")
-    title = f"{len(described.workers)} workers in a rack, {described.kind}"
-    chosen = {name: crews[DESCRIPTIONS[name].needs_switch] for name in plan.transports}
-    return _Ground(chosen, title, notes, described.as_json()["workers"])
-
-
-def _on_hosts(plan: Plan, stack: ExitStack) -> _Ground:
-    from switchsum.bench_sites import HostsSite, publish
-    from switchsum.demo.family import Family
-    from switchsum.measure.crew import BenchmarkFailed
-
-    _prepare()
-    family = stack.enter_context(Family())
-    site = HostsSite(family, os.environ)
-    if len(site.labels) < 2:
-        raise CommandFailed("WORLD_SIZE is 1: a sum needs at least 2 ranks", EXIT_MISUSED)
-    publish(site.address)
-    site.start()
-    try:
-        crew = site.crew()
-    except BenchmarkFailed as error:
-        raise CommandFailed(str(error)) from error
-    stack.callback(crew.close)
-    hosts = len({hello["machine"] for hello in crew.hellos})
-    note = "link up and down: the interface's bytes where a rank has it for itself, else UDP or TCP payload"
-    return _Ground(
-        dict.fromkeys(plan.transports, crew), f"{len(site.labels)} ranks on {hosts} host{'s' if hosts > 1 else ''}", [note]
-    )
-
-
-def _follow() -> int:
-    """A rank other than 0 under torchrun: does what rank 0 says."""
-    from switchsum.bench_sites import publish
-    from switchsum.measure import worker
-
-    _prepare()
-    status = worker.main(publish(None))
-    if status:
-        raise CommandFailed(f"rank {os.environ['RANK']}: rank 0 ended the benchmark; its output says why")
-    return status
-
-
-def _prepare() -> None:
-    """Compile once, before workers start side by side."""
-    from switchsum.host_agent.prepare import prepare
-    from switchsum.measure import datagrams
-
-    prepare()
-    datagrams.prepare()
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        yield progress
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._progress.stop()
 
 
 def _run(
-    plan: Plan, opened: _Ground, progress: Progress, arguments: dict[str, Any], json_file: Path | None, plot: Path | None
+    plan: Plan,
+    ground: Ground,
+    screen: _Screen,
+    arguments: dict[str, Any],
+    machine: dict[str, Any],
+    json_file: Path | None,
+    plot: Path | None,
 ) -> int:
-    """The experiment and its outputs; returns the exit status."""
-    from switchsum.measure import environment, report, table
+    """The experiment and its outputs; returns the exit status. `machine`: environment.describe() from before it."""
+    from switchsum.measure import report, table
     from switchsum.measure.crew import BenchmarkFailed
     from switchsum.measure.experiment import Experiment
     from switchsum.measure.rows import Row
 
-    described = environment.describe()
-    title = f"switchsum bench allreduce: {opened.title}; {plan.turns} runs; 1 GB/s = 1e9 B/s, sizes in bytes"
-    task = progress.add_task("starting", total=None)
-
-    def told(what: str, step: int, steps: int) -> None:
-        progress.update(task, description=what, completed=step, total=steps)
-
+    title = f"switchsum bench allreduce: {ground.title}; {plan.turns} runs; 1 GB/s = 1e9 B/s, sizes in bytes"
     rows: list[Row] = []
     for line in table.header(title):
-        typer.echo(line)
+        screen.show(line)
 
     def measured(samples: Any) -> None:
         rows.append(Row.of(samples))
-        progress.console.file.flush()
-        typer.echo(table.line(rows[-1]))
+        screen.show(table.line(rows[-1]))
 
-    experiment = Experiment(plan, opened.crews, told, measured)
+    experiment = Experiment(plan, ground.crews, screen.told, measured)
     try:
         series = experiment.run()
     except BenchmarkFailed as error:
         raise CommandFailed(str(error)) from error
-    described["busy_before"] = experiment.busy_before
-    machine = f"{described['date']}, {described['cores']} cores, {100 * experiment.busy_before:.0f} % busy with others before"
-    for line in table.footer(rows, [*opened.notes, machine]):
-        typer.echo(line)
-    ranks = {name: crew.hellos for name, crew in opened.crews.items()}
+    machine["busy_before"] = experiment.busy_before
+    when = f"{machine['date']}, {machine['cores']} cores, {100 * experiment.busy_before:.0f} % busy with others before"
+    for line in table.footer(rows, [*ground.notes, when]):
+        screen.show(line)
+    ranks = {name: crew.hellos for name, crew in ground.crews.items()}
     try:
         if json_file is not None:
             written = report.as_json(
-                series, rows, title=title, arguments=arguments, environment=described, ranks=ranks, links=opened.links
+                series, rows, title=title, arguments=arguments, environment=machine, ranks=ranks, links=ground.links
             )
             json_file.write_text(json.dumps(written, indent=1))
         if plot is not None:
             from switchsum.measure import plot as plotting
 
             rate = next((each.link_rate_bps for each in series if each.link_rate_bps is not None), None)
-            plotting.write(plot, rows, opened.title, rate, plan.elements)
+            plotting.write(plot, rows, ground.title, rate, plan.elements)
     except OSError as error:
         raise CommandFailed(f"{error.filename} cannot be written: {error.strerror}") from error
     return 1 if table.wrong_elements(rows) else 0

@@ -165,6 +165,7 @@ MISUSE = {
     "--loss 1": "--loss 1: must be at least 0 and below 1",
     "--rate 100M": "--rate, --switch and --bmv2 belong to a rack: give its file with --rack",
     "--json /nowhere/x.json": "/nowhere/x.json cannot be written: there is no folder /nowhere",
+    "--plot x.pdf": "--plot x.pdf: the picture is a PNG; let its name end in .png",
     f"--rack {RACKS}/two.yaml --rate fast": "--rate 'fast' is not a rate, such as 100 Mbit/s or 1 Gbit/s",
     f"--rack {RACKS}/two.yaml --rate 1": "--rate 1 is out of range: 10 kbit/s to 100 Gbit/s",
     f"--rack {RACKS}/two.yaml --workers 33": "33 workers are not possible: a job has 1 to 32",
