@@ -119,6 +119,16 @@ def test_many_datagrams_on_several_ports_keep_their_order(gathering: Gathering) 
         assert [frame[42:] for at, frame in frames if at == port] == [bytes([n]) * (1 + n) for n in range(100)]
 
 
+def test_a_busy_port_does_not_silence_the_others(gathering: Gathering) -> None:
+    option = [(SOL_UDP, UDP_SEGMENT, struct.pack("=H", 1))]
+    with udp_socket() as host:
+        for port, runs in ((1, 30), (7, 3)):
+            for _ in range(runs):
+                host.sendmsg([bytes(60)], option, 0, gathering.sockets[port].getsockname())
+        frames = gathering.frames(33 * 60)
+    assert sum(port == 7 for port, _ in frames[: 7 * 60]) == 3 * 60
+
+
 def test_an_oversized_datagram_is_counted_and_the_next_one_arrives(gathering: Gathering) -> None:
     with udp_socket() as host:
         for size in (MAX_DATAGRAM_BYTES + 1, 65507, 3):
@@ -192,6 +202,19 @@ def test_runs_to_several_destinations_arrive_whole_and_in_order(outlets: dict[in
         assert counted == {"SENT_PACKETS": 360, "SENT_BYTES": 3 * sum(map(len, payloads))}
         for receiver in receivers:
             assert [receiver.recv(2000) for _ in payloads] == payloads
+
+
+def test_a_kernel_that_refuses_runs_gets_every_datagram_alone(outlets: dict[int, socket.socket]) -> None:
+    """As kernels before 4.18 do, or this one where the socket computes no checksums."""
+    for opened in outlets.values():
+        opened.setsockopt(socket.SOL_SOCKET, 11, 1)  # SO_NO_CHECK
+    with udp_socket() as one, udp_socket() as two:
+        payloads = [bytes([n]) * 300 for n in range(70)]
+        frames = [(3, bytes(frame_to(one, payload))) for payload in payloads]  # side by side
+        frames += [(4, bytes(frame_to(receiver, payload))) for payload in payloads for receiver in (one, two)]
+        assert send(frames, outlets) == {"SENT_PACKETS": 210, "SENT_BYTES": 63000}
+        assert [one.recv(2000) for _ in range(140)] == payloads + payloads
+        assert [two.recv(2000) for _ in payloads] == payloads
 
 
 def altered(frame: Ether, position: int, *values: int) -> bytes:
