@@ -127,6 +127,7 @@ def late_headers(program: Program, layout: Layout) -> list[str]:
         for op in state.ops:
             mention(op.args if op.op != "extract" else op.args[1:])
             mention(op.primitive)
+    mention(list(program.field_lists.values()))  # what a packet keeps when it comes back
     seen.update(name for stack in program.stacks.values() for name in stack.headers)
     return [
         name
