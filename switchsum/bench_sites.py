@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from switchsum.demo.family import Child, Family
 from switchsum.demo.options import DemoOptions
 from switchsum.demo.rack import Loopback
+from switchsum.failures import CommandFailed
 from switchsum.measure.crew import Crew, LinkCounters
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 WORKER_MODULE = "switchsum.measure.worker"
 _START_S, _START_PER_WORKER_S = 60.0, 10.0  # a Python that imports NumPy and numba, on cores that all share
 _LAST_LINES = 4
+_MEET_S = 120
+_ADDRESS_KEY = "switchsum-bench"
 
 
 class LocalSite:
@@ -257,25 +260,32 @@ class HostsSite:
 def publish(address: str | None) -> str:
     """Under torchrun: tell all ranks the coordinator's address, through the job's own store; returns it.
 
-    `address`: rank 0's; None on the others.
+    `address`: rank 0's; None on the others. Raises CommandFailed.
     """
     from datetime import timedelta
 
     import torch.distributed as dist
 
     hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store = dist.TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        is_master=address is not None and not hosted,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=300),
-    )
-    if address is not None:
-        store.set("switchsum-bench", address)
-        _kept.append(store)  # it serves the others until we end
-        return address
-    return str(store.get("switchsum-bench").decode())
+    host, port, rank = (os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT", "RANK"))
+    try:
+        store = dist.TCPStore(
+            host,
+            int(port),
+            is_master=address is not None and not hosted,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=_MEET_S),
+        )
+        if address is not None:
+            store.set(_ADDRESS_KEY, address)
+            _kept.append(store)  # it serves the others until we end
+            return address
+        return str(store.get(_ADDRESS_KEY).decode())
+    except (RuntimeError, ValueError) as error:
+        told = str(error).partition("\n")[0]
+        raise CommandFailed(
+            f"rank {rank} did not meet rank 0 at MASTER_ADDR:MASTER_PORT = {host}:{port} within {_MEET_S} s: {told}"
+        ) from error
 
 
 _kept: list[object] = []
