@@ -14,8 +14,8 @@ GIGA = 1e9  # bandwidths are decimal, sizes binary
 
 # A full link: tbf counts all headers, and pauses between operations are not timed; what is missing to 100 % is start and end of
 # each operation. More than 100 % passes only on the credit that a token bucket gathers in a pause, and what passes on credit is
-# not held back. A busy machine: waiting for each other leaves a fifth of two cores idle, or a little more (docs/measurements.md). A
-# process that is its own limit: one thread that never waits.
+# not held back. A busy machine: waiting for each other leaves a fifth of two cores idle, or a little more
+# (docs/measurements.md). A process that is its own limit: one thread that never waits.
 FULL_LINK = 0.90
 ON_CREDIT = 1.05
 BUSY_MACHINE = 0.75
