@@ -38,6 +38,9 @@ INTERFACE = "eth0"  # of every host
 _BRIDGE_INTERFACE = "br0"
 _CONTROLLER_PATIENCE_S = 60.0
 _LAST_LINES = 8
+# For jobs that ask for no number of slots. BMv2's threads wait for each other: with 16 packets under way it takes twice
+# as many packets a second as with 512.
+_BMV2_SLOTS = 16
 
 
 class Rack:
@@ -145,6 +148,8 @@ class Rack:
         command += ["--listen", self.file.controller_listen, "--listen", self.controller_socket]
         command += ["--fabric", str(self.folder / "fabric.yaml")]
         command += ["--elements", str(self.file.elements), "--layout", self.file.layout]
+        if self.file.kind == "bmv2":
+            command += ["--slots", str(_BMV2_SLOTS)]
         namespace = namespace_of(self.file.name, CONTROLLER)
         self._controller = start_logged(namespace, command, self.folder / "controller.log")
         self._await_controller()

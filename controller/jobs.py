@@ -26,6 +26,7 @@ from typing import Protocol
 
 MAX_JOBS = 255  # job numbers 1 to 255; the program's job table holds 256
 _EPOCHS = 1 << 32
+LEAST_SLOTS = 16  # fewer are worth nothing to a job that did not ask for so few
 HISTORY = 16  # ended jobs kept for Inspect
 DESCRIPTION_WAIT_S = 1.0  # how long ranks have to say which collective they are in
 
@@ -329,17 +330,21 @@ class Registry:
             raise Refused(str(error)) from None
 
     def _allocate(self, application: Application) -> range:
-        """The first gap that is large enough."""
-        wanted = application.slots or self._default_slots
-        start, largest = 0, 0
-        for taken in sorted((job.slots for job in self._jobs), key=lambda slots: slots.start):
-            largest = max(largest, taken.start - start)
-            if taken.start - start >= wanted:
+        """The first gap that is large enough.
+
+        A job that asks for no number gets the default, but at most half of the largest gap: a job's groups, each one a job
+        here, or another user's, should still find some.
+        """
+        ends = [0, *(job.slots.stop for job in self._jobs)]
+        gaps = [
+            (stop, min([job.slots.start for job in self._jobs if job.slots.start >= stop], default=self._total_slots))
+            for stop in sorted(ends)
+        ]
+        largest = max(until - start for start, until in gaps)
+        wanted = application.slots or min(self._default_slots, max(largest // 2, LEAST_SLOTS))
+        for start, until in gaps:
+            if until - start >= wanted:
                 return range(start, start + wanted)
-            start = taken.stop
-        largest = max(largest, self._total_slots - start)
-        if self._total_slots - start >= wanted:
-            return range(start, start + wanted)
         holders = ", ".join(f"{len(job.slots)} by {job}" for job in self._jobs) or "none held"
         raise Refused(
             f"job {application.job_name!r} asks for {wanted} slots; {self.free_slots} of the switch's {self._total_slots} are "

@@ -115,9 +115,9 @@ class Agent:
         """Begin to count where the data path's time goes, see Engine.start_profile."""
         self._engine.start_profile()
 
-    def stages(self) -> dict[str, float]:
-        """Seconds of each stage since start_profile, see Engine.stages."""
-        return self._engine.stages()
+    def end_profile(self) -> dict[str, float]:
+        """Seconds of each stage since start_profile, see Engine.end_profile."""
+        return self._engine.end_profile()
 
     def close(self) -> None:
         """Finish what is under way (for at most a few seconds), leave the job, free everything. May be called twice."""

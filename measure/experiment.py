@@ -44,6 +44,7 @@ class Plan:
     warmup: int = 3
     seed: int = 1
     timeout_s: float = 120.0
+    stages: bool = False  # whether to tell where the data path's time goes, in a run that is not timed
 
 
 class Experiment:
@@ -136,6 +137,8 @@ class Experiment:
                 self._tell(f"{row.transport}, run {number + 1} of {plan.turns}")
                 self._turn(row, number, iterations[row.transport])
         for row in rows:
+            if plan.stages and DESCRIPTIONS[row.transport].needs_switch:
+                self._profile(row, iterations[row.transport])
             self._measured(row)
         return rows
 
@@ -181,6 +184,16 @@ class Experiment:
         turn.lost = sum(new["lost"] - old["lost"] for old, new in zip(before, after, strict=True))
         row.turns.append(turn)
         self._check(row)
+
+    def _profile(self, row: Series, iterations: int) -> None:
+        """A run that counts stages instead of being timed: counting takes time of its own."""
+        crew, plan = self._crews[row.transport], self._plan
+        for _ in range(iterations):
+            crew.ask("ready", plan.timeout_s)  # restoring the tensor is no part of the data path
+            crew.ask("start_profile", plan.timeout_s, transport=row.transport)
+            crew.ask("go", plan.timeout_s, transport=row.transport, at_ns=None)
+            answers = crew.ask("end_profile", plan.timeout_s, transport=row.transport)
+            row.stages += [(answer["stages"], answer["packets"]) for answer in answers]
 
     def _check(self, row: Series) -> None:
         answers = self._crews[row.transport].ask("check", self._plan.timeout_s, transport=row.transport)

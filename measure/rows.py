@@ -43,6 +43,7 @@ class Row:
     resent: int | None
     lost: int
     limited_by: str
+    stages: dict[str, float] | None  # seconds a packet, by stage, over all ranks; None where it was not asked for
 
     @classmethod
     def of(cls, series: Series) -> Row:
@@ -86,4 +87,13 @@ class Row:
             resent=None if resent is None else int(resent),
             lost=sum(turn.lost for turn in series.turns),
             limited_by=formulas.limited_by(share, busy, max([*cpu, switch_cpu or 0.0]) / elapsed),
+            stages=_stages(series),
         )
+
+
+def _stages(series: Series) -> dict[str, float] | None:
+    packets = sum(packets for _, packets in series.stages)
+    if not packets:
+        return None
+    names = series.stages[0][0]
+    return {name: sum(seconds[name] for seconds, _ in series.stages) / packets for name in names}

@@ -43,6 +43,8 @@ class Series:
     checked: int = 0  # elements
     warmup_s: list[float] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
+    # Of a run of its own, by rank: seconds of each stage of the data path, and packets that the rank received in it.
+    stages: list[tuple[dict[str, float], int]] = field(default_factory=list)
 
     def times(self) -> list[float]:
         """Of all iterations, in the order in which they ran."""

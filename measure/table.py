@@ -84,6 +84,32 @@ def footer(rows: Sequence[Row], notes: Iterable[str] = ()) -> list[str]:
     return [f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}", "#", *(f"# {note}" for note in told)]
 
 
+def stage_lines(rows: Sequence[Row], elements: int) -> list[str]:
+    """A second table, of the rows whose stages were counted: nanoseconds a packet. `elements`: words a packet.
+
+    `limit` of the same size, if it was measured, is put beside them: what its plain datagrams cost a worker's processor.
+    """
+    counted = [row for row in rows if row.stages]
+    if not counted:
+        return []
+    names = [name for name in counted[0].stages or {} if name != "wait"]
+    widths = [max(len(name), 6) for name in names]
+    title = f"{'size (B)':>12} {'transport':>11} " + " ".join(f"{n:>{w}}" for n, w in zip(names, widths, strict=True))
+    lines = ["#", "# where a worker's time goes: ns for one packet sent and one received", f"#{title[1:]}  together  wait"]
+    for row in counted:
+        stages = row.stages or {}
+        cells = " ".join(f"{1e9 * stages[n]:{w}.0f}" for n, w in zip(names, widths, strict=True))
+        together = sum(stages[name] for name in names)
+        line = f"{row.size_bytes:>12} {row.transport:>11} {cells} {1e9 * together:9.0f} {1e9 * stages['wait']:5.0f}"
+        limits = [each for each in rows if each.transport == "limit" and each.size_bytes == row.size_bytes]
+        if limits:
+            plain = limits[0].worker_cpu * elements * 4  # a packet carries so many bytes; CPU s/GB are ns/B
+            own = 1e9 * sum(stages[name] for name in ("quantize", "pack", "parse", "dequantize"))
+            line += f"  quantize + pack + parse + dequantize = {own:.0f}, {own / plain:.2f} x limit's {plain:.0f} in all"
+        lines.append(line)
+    return lines
+
+
 def wrong_elements(rows: Sequence[Row]) -> int:
     """Of all rows and ranks."""
     return sum(row.wrong or 0 for row in rows)

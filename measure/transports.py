@@ -57,6 +57,14 @@ class Counters:
     lost: int = 0
 
 
+@dataclass(frozen=True)
+class StageProfile:
+    """Seconds of one rank's engine.STAGES, and the packets that it received meanwhile."""
+
+    seconds: dict[str, float]
+    packets: int
+
+
 class Transport(ABC):
     """One rank's end. `untimed_ns`: of the last run, what does not count (waiting for what was lost)."""
 
@@ -80,6 +88,14 @@ class Transport(ABC):
 
     @abstractmethod
     def close(self) -> None: ...
+
+    def start_profile(self) -> bool:
+        """Begin to count where the time goes (engine.STAGES); returns whether this transport can tell."""
+        return False
+
+    def end_profile(self) -> StageProfile | None:
+        """What was counted since; None where the transport cannot tell."""
+        return None
 
 
 class Collective(Transport):
@@ -107,6 +123,7 @@ class Collective(Transport):
         average = redop == "avg" and not self._divides
         self._operation = dist.ReduceOp.AVG if average else dist.ReduceOp.SUM
         self._ranks = dist.get_world_size()
+        self._packets_before = 0
 
     def run(self, tensor: torch.Tensor) -> None:
         self._dist.all_reduce(tensor, op=self._operation, group=self._group)
@@ -137,6 +154,18 @@ class Collective(Transport):
 
     def close(self) -> None:
         self._dist.destroy_process_group(self._group)
+
+    def start_profile(self) -> bool:
+        if self.description.needs_switch:
+            self._packets_before = self._group.statistics().packets_received
+            self._group.start_profile()
+        return self.description.needs_switch
+
+    def end_profile(self) -> StageProfile | None:
+        if not self.description.needs_switch:
+            return None
+        seconds = self._group.end_profile()
+        return StageProfile(seconds, self._group.statistics().packets_received - self._packets_before)
 
 
 class Limit(Transport):

@@ -149,6 +149,14 @@ class Worker:
             "lost": found.lost,
         }
 
+    def do_start_profile(self, transport: str) -> dict[str, Any]:
+        self._transports[transport].start_profile()
+        return {}
+
+    def do_end_profile(self, transport: str) -> dict[str, Any]:
+        found = self._transports[transport].end_profile()
+        return {"stages": found.seconds if found else None, "packets": found.packets if found else 0}
+
     def do_leave(self) -> dict[str, Any]:
         """Leave the jobs, so that a switch that lives on has its slots back."""
         import torch.distributed as dist

@@ -70,6 +70,9 @@ def allreduce(
     bmv2: Annotated[str, typer.Option("--bmv2", help="Path of simple_switch_grpc; without it, the one on PATH.")] = "",
     seed: Annotated[int, typer.Option(help="Start of every random choice: tensors, dropped packets.")] = 1,
     timeout: Annotated[float, typer.Option(help="Seconds that anything may be waited for before it counts as failed.")] = 120.0,
+    stages: Annotated[
+        bool, typer.Option("--stages", help="Also tell where a worker's time goes, by stage, in one more run.")
+    ] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write raw samples and environment here.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw algbw over size into this PNG.")] = None,
 ) -> None:
@@ -94,6 +97,7 @@ def allreduce(
         elements=elements,
         seed=seed,
         timeout=timeout,
+        stages=stages,
     )
     for path in (json_file, plot):
         if path is not None and not path.resolve().parent.is_dir():
@@ -145,6 +149,7 @@ def _plan(
     elements: int | None,
     seed: int,
     timeout: float,
+    stages: bool,
 ) -> Plan:
     """The options as a plan. Raises CommandFailed naming the option that makes no sense."""
     from switchsum.measure import sizes
@@ -188,6 +193,7 @@ def _plan(
         warmup=warmup,
         seed=seed,
         timeout_s=timeout,
+        stages=stages,
     )
 
 
@@ -259,7 +265,7 @@ def _run(
         raise CommandFailed(str(error)) from error
     machine["busy_before"] = experiment.busy_before
     when = f"{machine['date']}, {machine['cores']} cores, {100 * experiment.busy_before:.0f} % busy with others before"
-    for line in table.footer(rows, [*ground.notes, when]):
+    for line in table.footer(rows, [*ground.notes, when]) + table.stage_lines(rows, plan.elements):
         screen.show(line)
     ranks = {name: crew.hellos for name, crew in ground.crews.items()}
     try:

@@ -187,7 +187,10 @@ def controller(
     loss: Annotated[
         float, typer.Option(help="Share of packets that the switch drops on purpose in each direction, below 1.")
     ] = 0.0,
-    slots: Annotated[int, typer.Option(help="Slots for a job that asks for no number of its own.")] = 256,
+    slots: Annotated[
+        int,
+        typer.Option(help="Slots for a job that asks for no number of its own; fewer where half of the free ones are fewer."),
+    ] = 512,
     lease: Annotated[float, typer.Option(help="Seconds until a worker that does not report counts as lost.")] = 5.0,
     connect_timeout: Annotated[float, typer.Option(help="Seconds to wait for the switch at the start.")] = 10.0,
 ) -> None:

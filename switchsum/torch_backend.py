@@ -135,6 +135,14 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
             collectives=counters["collectives"],
         )
 
+    def start_profile(self) -> None:
+        """Begin to count where this rank's data path spends its time, see Engine.start_profile."""
+        self._agent.start_profile()
+
+    def end_profile(self) -> dict[str, float]:
+        """Seconds of each stage since start_profile, see Engine.end_profile."""
+        return self._agent.end_profile()
+
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
         """Sum (or average) in the switch; other operations, and float64, by Gloo."""
         options = opts if opts is not None else dist.AllreduceOptions()

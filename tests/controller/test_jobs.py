@@ -168,6 +168,17 @@ def test_slots_are_refused_with_numbers_and_holders() -> None:
     assert machine.jobs[-1].slots == range(512, 1024)
 
 
+def test_who_asks_for_no_number_leaves_slots_for_others() -> None:
+    machine = registry()
+    for number in range(9):
+        machine.join(application(0, name=f"job {number}", data_port=20_000 + number))
+    assert [len(job.slots) for job in machine.jobs] == [512, 512, 512, 256, 128, 64, 32, 16, 16]
+    assert "asks for 16 slots; 0 of the switch's 2048 are free" in refusal(machine, application(0, name="late"))
+    machine = registry()
+    machine.join(application(0, name="all", slots=2048, data_port=20_000))  # who asks for all gets all
+    assert machine.free_slots == 0
+
+
 def test_a_rank_that_goes_away_while_it_waits_is_forgotten() -> None:
     machine = registry()
     key = machine.join(application(0)).key

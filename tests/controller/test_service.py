@@ -13,7 +13,7 @@ import grpc
 import numpy as np
 import pytest
 
-from switchsum.controller.daemon import ControllerDaemon
+from switchsum.controller.daemon import DEFAULT_SLOTS, ControllerDaemon
 from switchsum.host_agent.errors import ControllerUnreachable, JoinRefused
 from switchsum.host_agent.job_client import JobClient, Joined
 from switchsum.p4src.layout import HEADER_DTYPE, WIRE_VERSION, PacketType
@@ -69,7 +69,7 @@ def test_a_world_joins_sums_and_leaves(controller: ControllerDaemon, switch: Sof
     all_join(world, "train")
     for rank, worker in enumerate(world):
         assert worker.joined is not None
-        assert (worker.joined.worker, worker.joined.elements, worker.joined.slots) == (rank, ELEMENTS, 256)
+        assert (worker.joined.worker, worker.joined.elements, worker.joined.slots) == (rank, ELEMENTS, DEFAULT_SLOTS)
     assert len({(w.joined.job, w.joined.epoch) for w in world if w.joined}) == 1
     used = {(w.joined.switch_address, w.joined.switch_port) for w in world if w.joined}
     assert used == {switch.port_addresses[number] for number in (1, 2, 3)}
@@ -128,7 +128,7 @@ def test_two_jobs_at_once_share_the_switch_by_slots(controller: ControllerDaemon
     all_join(first, "one")
     all_join(second, "two", slots=100)
     jobs = first[0].client.inspect().jobs
-    assert [(job.slot_base, job.slots) for job in jobs[:2]] == [(0, 256), (256, 100)]
+    assert [(job.slot_base, job.slots) for job in jobs[:2]] == [(0, DEFAULT_SLOTS), (DEFAULT_SLOTS, 100)]
     for value, worker in enumerate([*first, *second], 1):
         send(worker, value)
     assert [sums(worker)[0] for worker in [*first, *second]] == [3, 3, 7, 7]

@@ -706,7 +706,7 @@ def test_the_stages_of_the_profile_add_up_to_the_time() -> None:
     while not engine.take_finished():
         for datagram in engine.datagrams_to_send():
             engine.receive(answer(datagram), MS)
-    stages = engine.stages()
+    stages = engine.end_profile()
     assert set(stages) == set(engine_module.STAGES)
     assert stages["quantize"] > 0
     assert stages["dequantize"] > 0

@@ -43,8 +43,12 @@ def test_all_transports_on_loopback(
     transports = ["switchsum", "switchsum16", "switchsum8", "gloo", "limit"]
     options = [word for name in transports for word in ("--transport", name)]
     outputs = ["--json", str(raw), "--plot", str(picture)]
-    assert bench([*QUICK, *options, "--size", "100", "--size", "300K", *outputs], monkeypatch) == 0
-    rows = rows_of(capsys.readouterr().out)
+    assert bench([*QUICK, *options, "--size", "100", "--size", "300K", "--stages", *outputs], monkeypatch) == 0
+    table, _, stages = capsys.readouterr().out.partition("# where a worker's time goes: ")
+    assert [row[:2] for row in rows_of(f"# {stages}")] == [
+        [size, name] for size in ("100", "307200") for name in transports[:3]
+    ]
+    rows = rows_of(table)
     assert [row[:5] for row in rows] == [
         [size, count, "float32", "sum", name] for size, count in (("100", "25"), ("307200", "76800")) for name in transports
     ]
@@ -60,7 +64,8 @@ def test_all_transports_on_loopback(
         assert len(turns) == result["runs"] == 5
         assert all(len(iteration) == 2 for turn in turns for iteration in turn["seconds"])
         assert len([1 for turn in turns for _ in turn["seconds"]]) == result["iterations"]
-        assert (result["switch_cpu"] is not None) == result["transport"].startswith("switchsum")
+        through_the_switch = result["transport"].startswith("switchsum")
+        assert (result["switch_cpu"] is not None) == (result["stages"] is not None) == through_the_switch
     # What the links carried is known before it is measured: headers and numbers, once in each direction.
     [large] = [each for each in written["results"] if (each["transport"], each["count"]) == ("switchsum", 76800)]
     carried = [pair for turn in large["samples"]["turns"] for pair in turn["link_bytes"]]

@@ -66,6 +66,31 @@ def test_the_table_is_nccl_tests_and_more() -> None:
     ]
 
 
+def test_stages_are_told_by_packet_and_beside_what_plain_datagrams_cost() -> None:
+    assert table.stage_lines([Row.of(series())], 256) == []  # nobody asked
+    seconds = {"python": 0.1, "wait": 5.0, "parse": 0.2, "dequantize": 0.3, "quantize": 0.4, "pack": 0.1, "send": 0.5}
+    stages = [({name: value / 1e3 for name, value in seconds.items()}, packets) for packets in (1000, 3000)]
+    row = Row.of(series(stages=stages))
+    assert row.stages is not None
+    assert row.stages["parse"] == pytest.approx(100e-9)  # 0.4 ms of two ranks over 4000 packets
+    limit = replace(row, transport="limit", stages=None, worker_cpu=0.5)
+    lines = table.stage_lines([row, limit], 256)
+    assert lines[1] == "# where a worker's time goes: ns for one packet sent and one received"
+    assert lines[2].split() == [
+        "#",
+        "size",
+        "(B)",
+        "transport",
+        *(name for name in seconds if name != "wait"),
+        "together",
+        "wait",
+    ]
+    figures = ["1000000", "switchsum", "50", "100", "150", "200", "50", "250", "800", "2500"]
+    assert lines[3].split()[: len(figures)] == figures
+    assert lines[3].endswith("quantize + pack + parse + dequantize = 500, 0.98 x limit's 512 in all")
+    assert len(lines) == 4
+
+
 def test_the_verdict_counts_wrong_elements() -> None:
     row = Row.of(series())
     assert table.footer([row])[0] == "# Out of bounds values : 0 OK"
