@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -81,7 +82,13 @@ def set_hosts(namespace: str, addresses: Mapping[str, str]) -> None:
 
 def run(*command: str, text: str = "") -> str:
     """Run a command with `text` as its input; returns what it printed. Raises NetworkError with its own words."""
-    done = subprocess.run(command, capture_output=True, text=True, input=text, check=False)
+    # Ctrl-C waits until the command is done: between its start and the moment at which we know its process it could not be
+    # ended, and would make a namespace when the rack was removed already. (Children inherit what is blocked; these are short.)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, input=text, check=False)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     if done.returncode:
         told = text.splitlines()
         shown = f"{' '.join(command)}" + (f" ({'; '.join(told[:3])}{' ...' if len(told) > 3 else ''})" if told else "")
