@@ -16,7 +16,7 @@ import pytest
 from switchsum.controller.daemon import DEFAULT_SLOTS, ControllerDaemon
 from switchsum.host_agent.errors import ControllerUnreachable, JoinRefused
 from switchsum.host_agent.job_client import JobClient, Joined
-from switchsum.p4src.layout import HEADER_DTYPE, WIRE_VERSION, PacketType
+from switchsum.p4src.layout import HEADER_DTYPE, SLOTS, WIRE_VERSION, PacketType
 from switchsum.protos import job_pb2 as pb
 from switchsum.protos.job_rpc import JobServiceStub
 from switchsum.softswitch.daemon import SoftSwitch
