@@ -61,12 +61,12 @@ class SwitchSumWork(dist.Work):
         """Wait for the sum. Raises RuntimeError with the cause when it failed; the engine bounds the time."""
         with prompt:
             self._ended.wait()  # Ctrl-C ends this wait; it would not end the future's, which is C++
-        try:
-            self._future.wait()
-        except RuntimeError:
-            for failure in self._failures:  # the future's own error buries the sentence under C++ stack traces
-                raise failure from None
-            raise
+            try:
+                self._future.wait()
+            except RuntimeError:
+                for failure in self._failures:  # the future's own error buries the sentence under C++ stack traces
+                    raise failure from None
+                raise
         return True
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
@@ -163,7 +163,8 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
             raise ValueError(f"all_reduce(AVG) of {tensor.dtype} has no exact result; use SUM and divide as you need")
         if operation == dist.ReduceOp.SUM or average:
             if tensor.dtype in WIRE_DTYPES:
-                return self._sum(tensor, average)
+                with prompt:
+                    return self._sum(tensor, average)
             if average:
                 return self._average_by_gloo(tensor)
         return self._gloo.allreduce(tensors, options)

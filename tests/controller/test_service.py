@@ -16,7 +16,7 @@ import pytest
 from switchsum.controller.daemon import DEFAULT_SLOTS, ControllerDaemon
 from switchsum.host_agent.errors import ControllerUnreachable, JoinRefused
 from switchsum.host_agent.job_client import JobClient, Joined
-from switchsum.p4src.layout import HEADER_DTYPE, SLOTS, WIRE_VERSION, PacketType
+from switchsum.p4src.layout import HEADER_DTYPE, WIRE_VERSION, PacketType
 from switchsum.protos import job_pb2 as pb
 from switchsum.protos.job_rpc import JobServiceStub
 from switchsum.softswitch.daemon import SoftSwitch
@@ -79,7 +79,7 @@ def test_a_world_joins_sums_and_leaves(controller: ControllerDaemon, switch: Sof
 
     reply = world[0].client.inspect()
     assert (reply.pipeline, reply.switch_address) == (f"switchsum 1, {ELEMENTS} elements, lanes", switch.grpc_address)
-    assert (reply.slots_total, reply.slots_free, reply.switch_problem) == (2048, 2048 - 256, "")
+    assert (reply.slots_total, reply.slots_free, reply.switch_problem) == (2048, 2048 - DEFAULT_SLOTS, "")
     job = reply.jobs[0]
     assert (job.job_name, job.running, job.world_size, job.slots) == ("train", True, 3, 256)
     assert {name: packets for name, packets in job.verdicts.items() if packets} == {"CONTRIBUTION": 2, "COMPLETION": 1}
