@@ -107,6 +107,10 @@ class Agent:
         """Sum over all workers, see CollectiveQueue.submit."""
         self._queue.submit(source, target, description + self._suffix, done)
 
+    def all_reduce_now(self, source: npt.NDArray[Any], target: npt.NDArray[Any], description: str, done: Done) -> None:
+        """As all_reduce, by a caller that waits for it anyway, see CollectiveQueue.run."""
+        self._queue.run(source, target, description + self._suffix, done)
+
     def counters(self) -> dict[str, int]:
         """Packets, bytes and events since the join, see Engine.counters."""
         return self._queue.counters()

@@ -817,15 +817,26 @@ class Engine:
         shared = self._record
         return int(shared.next_timer) if shared.active else None
 
-    def take_finished(self) -> list[int]:
-        """Numbers of the collectives that finished since the last call, in order of completion."""
-        shared = self._record
-        if not shared.finished:
-            return []
-        numbers = [int(number) for number in self._finished[: int(shared.finished)]]
-        shared.finished = 0
-        for number in numbers:
+    @property
+    def submitted(self) -> int:
+        """How many collectives have been submitted: the next one's number."""
+        return int(self._record.tail)
+
+    @property
+    def finished(self) -> list[int]:
+        """Numbers of the collectives that finished since the last forget_finished, in order of completion."""
+        return [int(number) for number in self._finished[: int(self._record.finished)]] if self._record.finished else []
+
+    def forget_finished(self) -> None:
+        """Whoever waited for `finished` knows."""
+        for number in self.finished:
             self._held.pop(number, None)
+        self._record.finished = 0
+
+    def take_finished(self) -> list[int]:
+        """Both at once."""
+        numbers = self.finished
+        self.forget_finished()
         return numbers
 
     @property

@@ -42,6 +42,7 @@ RECEIVE_BUFFER = 8 << 20
 # Smaller than what a shaped link's queue holds, so that a full queue blocks the sender instead of losing packets.
 SEND_BUFFER = 128 << 10
 LONGEST_POLL_NS = 100_000_000  # how long a stop request can go unnoticed if a wake-up were lost
+LONGEST_RUN_NS = 100_000_000  # a caller that drives itself must get to Python now and then, for Ctrl-C
 
 _recvmmsg = types.ExternalFunction("recvmmsg", types.int32(types.int32, types.uintp, types.uint32, types.int32, types.uintp))
 _sendmsg = types.ExternalFunction("sendmsg", types.int64(types.int32, types.uintp, types.int32))
@@ -151,8 +152,11 @@ def _loop(
 ):  # fmt: skip
     shared = shareds[0]
     _engine.lap(shared, _PYTHON)
+    began = _now(timespec)
     while True:
         now = _now(timespec)
+        if now - began > LONGEST_RUN_NS:
+            return
         count = _receive(fd, shared, slots, collectives, packets, kept, outbox, finished, buffer, headers, controls, now)
         _engine.lap(shared, _PARSE)
         _engine.tick(shared, slots, packets, outbox, now)
@@ -172,8 +176,10 @@ def _loop(
             wait = min(max(shared.next_timer - now, 0), LONGEST_POLL_NS)
         polled[0] = np.uint64(wake_fd) | (np.uint64(_POLLIN) << np.uint64(32))
         polled[1] = np.uint64(fd) | (np.uint64(_POLLIN) << np.uint64(32))
-        _poll(polled.ctypes.data, 2, (wait + 999_999) // 1_000_000)
+        interrupted = _poll(polled.ctypes.data, 2, (wait + 999_999) // 1_000_000) < 0
         _engine.lap(shared, _WAIT)
+        if interrupted:
+            return
         if (polled[0] >> np.uint64(48)) != 0:
             return
 
@@ -252,7 +258,8 @@ class Transport:
         self._socket.connect((address, port))
 
     def run(self, engine: Engine) -> None:
-        """Move packets until a collective finishes, the engine fails or `wake` is called. Holds no GIL meanwhile."""
+        """Move packets until a collective finishes, the engine fails, `wake` is called, a signal comes, or LONGEST_RUN_NS are
+        over. Holds no GIL meanwhile."""
         _run(
             *engine.state,
             self._socket.fileno(),

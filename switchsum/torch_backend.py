@@ -164,12 +164,13 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
         if operation == dist.ReduceOp.SUM or average:
             if tensor.dtype in WIRE_DTYPES:
                 with prompt:
-                    return self._sum(tensor, average)
+                    return self._sum(tensor, average, waits=not options.asyncOp)
             if average:
                 return self._average_by_gloo(tensor)
         return self._gloo.allreduce(tensors, options)
 
-    def _sum(self, tensor: torch.Tensor, average: bool) -> dist.Work:
+    def _sum(self, tensor: torch.Tensor, average: bool, waits: bool) -> dist.Work:
+        """`waits`: whether the caller waits for the sum anyway, and so may move its packets itself."""
         if os.getpid() != self._process:
             raise SwitchSumError(
                 "all_reduce in a process that was forked from a rank: threads and sockets of a process group do not survive a "
@@ -201,7 +202,8 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
             what = "average" if average else "sum"
             description = f"all_reduce({what}) of {str(tensor.dtype).removeprefix('torch.')}[{tensor.numel()}]"
             array = carried.numpy()
-            self._agent.all_reduce(array, array, description, done)
+            start = self._agent.all_reduce_now if waits else self._agent.all_reduce
+            start(array, array, description, done)
         return SwitchSumWork(future.then(lambda finished: finished.value()), failures)
 
     def _average_by_gloo(self, tensor: torch.Tensor) -> dist.Work:

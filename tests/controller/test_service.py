@@ -81,7 +81,7 @@ def test_a_world_joins_sums_and_leaves(controller: ControllerDaemon, switch: Sof
     assert (reply.pipeline, reply.switch_address) == (f"switchsum 1, {ELEMENTS} elements, lanes", switch.grpc_address)
     assert (reply.slots_total, reply.slots_free, reply.switch_problem) == (2048, 2048 - DEFAULT_SLOTS, "")
     job = reply.jobs[0]
-    assert (job.job_name, job.running, job.world_size, job.slots) == ("train", True, 3, 256)
+    assert (job.job_name, job.running, job.world_size, job.slots) == ("train", True, 3, DEFAULT_SLOTS)
     assert {name: packets for name, packets in job.verdicts.items() if packets} == {"CONTRIBUTION": 2, "COMPLETION": 1}
     assert [sum(worker.verdicts.values()) for worker in job.workers] == [1, 1, 1]
     assert [worker.data_port for worker in job.workers] == [worker.socket.getsockname()[1] for worker in world]

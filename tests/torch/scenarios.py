@@ -367,8 +367,8 @@ def ctrl_c_ends_a_wait() -> None:
     """Rank 1 does not come to the sum; a signal takes rank 0 out of it, and rank 1 out of its sleep."""
     begin()
     dist.all_reduce(torch.ones(10))
-    print("ready", flush=True)
     try:
+        print("ready", flush=True)
         if RANK == 1:
             time.sleep(1000)
         dist.all_reduce(torch.ones(10))
