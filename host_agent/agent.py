@@ -88,11 +88,12 @@ class Agent:
             transport.close()
             raise
 
-        def on_failure(failure: EngineFailure, error: SwitchSumError) -> SwitchSumError:
+        def on_failure(failure: EngineFailure | None, error: SwitchSumError) -> SwitchSumError:
             """Tell the controller; its account names all ranks concerned, ours only what this rank saw."""
-            if failure.kind == _engine.MISMATCHED:
+            kind = _engine.NO_FAILURE if failure is None else failure.kind
+            if kind == _engine.MISMATCHED:
                 client.report_mismatch(str(error), queue.current)
-            elif failure.kind == _engine.SWITCH_SILENT:
+            elif kind == _engine.SWITCH_SILENT:
                 client.report_switch_silent(str(error), queue.current)
             else:
                 client.report_failure(str(error), queue.current)
@@ -103,13 +104,17 @@ class Agent:
         client.start(on_ended=queue.fail, describe=lambda: queue.current)
         return cls(client, queue, engine, lanes)
 
-    def all_reduce(self, source: npt.NDArray[Any], target: npt.NDArray[Any], description: str, done: Done) -> None:
+    def all_reduce(
+        self, source: npt.NDArray[Any], target: npt.NDArray[Any], description: str, done: Done, place: int = 0
+    ) -> None:
         """Sum over all workers, see CollectiveQueue.submit."""
-        self._queue.submit(source, target, description + self._suffix, done)
+        self._queue.submit(source, target, description + self._suffix, done, place)
 
-    def all_reduce_now(self, source: npt.NDArray[Any], target: npt.NDArray[Any], description: str, done: Done) -> None:
+    def all_reduce_now(
+        self, source: npt.NDArray[Any], target: npt.NDArray[Any], description: str, done: Done, place: int = 0
+    ) -> None:
         """As all_reduce, by a caller that waits for it anyway, see CollectiveQueue.run."""
-        self._queue.run(source, target, description + self._suffix, done)
+        self._queue.run(source, target, description + self._suffix, done, place)
 
     def counters(self) -> dict[str, int]:
         """Packets, bytes and events since the join, see Engine.counters."""

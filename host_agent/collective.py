@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,16 +34,85 @@ class _Pending:
     target: npt.NDArray[Any]
     description: str
     done: Done
+    place: int = 0
+    inline: bool = False  # whether `done` runs nobody else's code, and so may be called by whoever drives
     number: int | None = None  # the engine's
     told: bool = False
+
+
+class _Tellers:
+    """Threads that call back, one at a time as long as callbacks are short.
+
+    A callback may wait for another sum (PyTorch's PowerSGD hook does), so whoever drives must not run it, and one that takes
+    longer than PATIENCE_S must not keep the others waiting: then another thread goes on.
+    """
+
+    PATIENCE_S = 0.002
+    FAREWELL_S = 5.0
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._work: deque[tuple[_Pending, SwitchSumError | None]] = deque()
+        self._since: float | None = None  # when the callback began that others wait for; None while there is none
+        self._idle = 0  # threads that wait for work, or for patience to end
+        self._inside: set[int] = set()  # threads that are in a callback
+        self._closed = False
+
+    def tell(self, pending: _Pending, error: SwitchSumError | None) -> None:
+        with self._changed:
+            self._work.append((pending, error))
+            if self._idle:
+                self._changed.notify()
+            else:
+                threading.Thread(target=self._run, name="switchsum-callbacks", daemon=True).start()
+
+    def close(self) -> None:
+        """Wait until all is told, but not for callbacks that do not end nor for one that calls this; then end the threads."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            mine = {threading.get_ident()}
+            self._changed.wait_for(lambda: not self._work and self._inside <= mine, self.FAREWELL_S)
+
+    def _run(self) -> None:
+        while (work := self._take()) is not None:
+            (pending, error), began = work
+            try:
+                pending.done(error)
+            except Exception:  # the next callback must run all the same
+                logger.exception("a callback of %s failed", pending.description)
+            prompt.__exit__()
+            del work, pending  # else the tensors would live until the next sum
+            with self._changed:
+                self._inside.discard(threading.get_ident())
+                if self._since == began:
+                    self._since = None
+                self._changed.notify_all()
+
+    def _take(self) -> tuple[tuple[_Pending, SwitchSumError | None], float] | None:
+        """What this thread has to tell next, and the time; None at the end."""
+        with self._changed:
+            self._idle += 1
+            try:
+                while True:
+                    now = time.monotonic()
+                    if self._work and (self._since is None or now - self._since > self.PATIENCE_S):
+                        self._since = now
+                        self._inside.add(threading.get_ident())
+                        return self._work.popleft(), now
+                    if self._closed and not self._work:
+                        return None
+                    self._changed.wait(self.PATIENCE_S if self._work else None)
+            finally:
+                self._idle -= 1
 
 
 class CollectiveQueue:
     """Runs the sums of one worker in the order in which they were submitted.
 
-    `on_failure(failure, error)` is called once, by whoever drives, when the engine gives up; it may return another error that
-    says more (the controller knows what the other ranks were doing). All pending sums then end with that error, and so does
-    every later one.
+    `on_failure(failure, error)` is called once, by whoever drives, when the engine gives up, or (failure None) something else
+    went wrong; it may return another error that says more (the controller knows what the other ranks were doing). All pending
+    sums then end with that error, and so does every later one.
     """
 
     def __init__(
@@ -50,7 +120,7 @@ class CollectiveQueue:
         engine: Engine,
         transport: Transport,
         *,
-        on_failure: Callable[[EngineFailure, SwitchSumError], SwitchSumError],
+        on_failure: Callable[[EngineFailure | None, SwitchSumError], SwitchSumError],
     ) -> None:
         self._engine = engine
         self._transport = transport
@@ -63,27 +133,28 @@ class CollectiveQueue:
         self._running: dict[int, _Pending] = {}
         self._ended: deque[tuple[_Pending, SwitchSumError | None]] = deque()  # to be told
         self._error: SwitchSumError | None = None
+        self._tellers = _Tellers()
         self._thread = threading.Thread(target=self._loop, name="switchsum-agent", daemon=True)
         self._thread.start()
 
-    def submit(self, source: npt.NDArray[Any], target: npt.NDArray[Any], description: str, done: Done) -> None:
+    def submit(self, source: npt.NDArray[Any], target: npt.NDArray[Any], description: str, done: Done, place: int = 0) -> None:
         """Queue the sum of `source` (1-D contiguous float32, int32 or int64) over all workers into `target` (may be `source`).
 
-        `description`, such as "all_reduce(sum) of float32[1000]", must be equal on all ranks. `done(error)` is called by
-        whoever drives, or from here if the queue has failed already.
+        `description`, such as "all_reduce(sum) of float32[1000]", must be equal on all ranks. `done(error)` is called in a
+        thread of its own, or from here if the queue has failed already. `place`: see Engine.submit.
         """
         with self._lock:
             error = self._error
             if error is None:
-                self._append(_Pending(source, target, description, done))
+                self._append(_Pending(source, target, description, done, place))
         if error is not None:
             done(error)
 
-    def run(self, source: npt.NDArray[Any], target: npt.NDArray[Any], description: str, done: Done) -> None:
+    def run(self, source: npt.NDArray[Any], target: npt.NDArray[Any], description: str, done: Done, place: int = 0) -> None:
         """As `submit`, and drive until this sum has ended, if nothing else is pending: `done` has been called then.
 
-        Else the caller finds out as it would after `submit`. An exception on the way, such as Ctrl-C, leaves the sum to the
-        queue's thread.
+        `done` must not run code of others. Else the caller finds out as it would after `submit`. An exception on the way, such
+        as Ctrl-C, leaves the sum to the queue's thread.
         """
         ended: list[SwitchSumError | None] = []
 
@@ -97,7 +168,7 @@ class CollectiveQueue:
                 alone = self._error is None and self._driver is None and not self._pending
                 if alone:
                     self._driver = threading.get_ident()
-                    self._append(_Pending(source, target, description, finish))
+                    self._append(_Pending(source, target, description, finish, place, inline=True))
             over = not alone
             while not (ended or over):
                 over = self._drive()
@@ -105,7 +176,7 @@ class CollectiveQueue:
             if alone:
                 self._stop_driving()
         if not alone:
-            self.submit(source, target, description, done)
+            self.submit(source, target, description, done, place)
 
     @property
     def _pending(self) -> bool:
@@ -154,17 +225,13 @@ class CollectiveQueue:
             return self._changed.wait_for(lambda: not self._pending, timeout_s)
 
     def close(self) -> None:
-        """Stop the thread and close the socket. What is still pending ends with an error.
-
-        Raises SwitchSumError when called by a callback of a sum: whoever drives cannot wait for itself.
-        """
-        if self._driver == threading.get_ident():
-            raise SwitchSumError("a process group cannot be destroyed by a callback of one of its own sums; do it outside")
+        """Stop the thread and close the socket. What is still pending ends with an error."""
         self.fail(SwitchSumError("the process group was destroyed while this collective was pending"))
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._thread.join()
+        self._tellers.close()
         self._transport.close()
 
     def _loop(self) -> None:
@@ -183,15 +250,22 @@ class CollectiveQueue:
 
     def _drive(self) -> bool:
         """Hand over and take back, then move packets for a while; returns whether the queue has failed or is being closed."""
-        over = self._exchange()
+        try:
+            over = self._exchange()
+        except Exception as error:  # such as no memory: whatever it is, all that is pending must end, here and on other ranks
+            logger.exception("the queue of sums failed")
+            self.fail(self._on_failure(None, SwitchSumError(f"a sum could not be run: {type(error).__name__}: {error}")))
+            over = self._exchange()
         told = bool(self._ended)
         while self._ended:
-            pending, error = self._ended[0]
+            pending, problem = self._ended.popleft()
             if not pending.told:
                 pending.told = True
-                prompt.__exit__()
-                pending.done(error)
-            self._ended.popleft()
+                if pending.inline:
+                    pending.done(problem)
+                    prompt.__exit__()
+                else:
+                    self._tellers.tell(pending, problem)
         if told or over:  # after a failure the engine must not run on: the tensors are their owners' again
             return over
         self._transport.run(self._engine)
@@ -226,7 +300,7 @@ class CollectiveQueue:
                     pending.number = self._engine.submitted
                     self._running[pending.number] = pending
                     tag = collective_tag(pending.number, pending.description)
-                    self._engine.submit(pending.source, pending.target, tag, now_ns())
+                    self._engine.submit(pending.source, pending.target, tag, now_ns(), pending.place)
                 self._waiting.popleft()
             self._changed.notify_all()
             return self._error is not None

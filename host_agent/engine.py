@@ -752,12 +752,13 @@ class Engine:
         """Whether nothing is queued or under way."""
         return bool(self._record.head == self._record.tail)
 
-    def submit(self, source: npt.NDArray[Any], target: npt.NDArray[Any], tag: int, now: int) -> int:
+    def submit(self, source: npt.NDArray[Any], target: npt.NDArray[Any], tag: int, now: int, place: int = 0) -> int:
         """Queue the sum of `source` (1-D, contiguous, float32, int32 or int64, not empty) into `target`
         (of the same kind; may be `source`).
 
         Both must stay alive and `source` unchanged until the collective is finished. `tag` (32 bits) must be the same on all
-        ranks for the same collective. Returns its number in this epoch, from 0.
+        ranks for the same collective. `place`: what tells the tensor from others of its size when it is summed again, the
+        address of `source` if 0. Returns its number in this epoch, from 0.
         """
         kind = _KINDS.get(source.dtype)
         if kind is None or source.ndim != 1 or source.size == 0 or not source.flags.c_contiguous:
@@ -769,12 +770,13 @@ class Engine:
         few = source.size <= self._few
         width = self._lanes if kind == FLOAT32 and not few else 32
         address, memory, remainder = source.ctypes.data, 0, 0
+        place = place or address
         held = None
         if kind == FLOAT32 and few:
-            held = self._codes.of(address, source.size, -(-source.size // self._elements), np.dtype(np.uint8))
+            held = self._codes.of(place, source.size, -(-source.size // self._elements), np.dtype(np.uint8))
             memory = held.ctypes.data
         elif width < 32:
-            held = self._remainders.of(address, source.size, source.size, np.dtype(np.float32))
+            held = self._remainders.of(place, source.size, source.size, np.dtype(np.float32))
             remainder = held.ctypes.data
         number = int(
             _enqueue(

@@ -5,6 +5,7 @@ All ranks of a job start at the same moment; without a lock each would compile t
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import tempfile
@@ -22,8 +23,12 @@ def prepare() -> None:
     Blocks while another process of this user does the same.
     """
     path = Path(tempfile.gettempdir()) / f"switchsum-{os.getuid()}.lock"
-    with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with contextlib.ExitStack() as stack:
+        # Somebody else's file of that name costs the lock, and with it perhaps a minute of compiling; it must not cost the job.
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            lock = stack.enter_context(open(descriptor, "w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
         engine = Engine(job=0, epoch=0, worker=0, world_size=1, slots=1, elements=64)
         transport = Transport("127.0.0.1")
         try:

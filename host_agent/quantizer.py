@@ -336,7 +336,7 @@ def reference_sum(
     with np.errstate(over="ignore", invalid="ignore"):
         result = (sums.astype(np.float64) * (1.0 / scale)).astype(np.float32)
         special = ~np.isfinite(padded).all(axis=0)
-        result[special] = padded.sum(axis=0)[special]
+        result[special] = padded.astype(np.float64).sum(axis=0)[special]  # finite ones must not overflow on the way
     return np.asarray(result.reshape(-1)[:numel], np.float32)
 
 

@@ -39,10 +39,10 @@ def percentile(samples: Sequence[float], share: float) -> float:
 
 
 def limited_by(link_share: float | None, machine_busy: float, process_busy: float) -> str:
-    """`link`, `cpu` or `-`. `link_share`: of the link's rate, None where it has none; `process_busy`: CPU seconds a second
-    that the busiest process used."""
-    if link_share is not None and FULL_LINK <= link_share <= ON_CREDIT:
-        return "link"
+    """`link`, `burst`, `cpu` or `-`. `link_share`: of the link's rate, None where it has none; `process_busy`: CPU seconds a
+    second that the busiest process used. `burst`: the link carried more than its rate, on credit from a pause before."""
+    if link_share is not None and link_share >= FULL_LINK:
+        return "link" if link_share <= ON_CREDIT else "burst"
     if machine_busy >= BUSY_MACHINE or process_busy >= BUSY_PROCESS:
         return "cpu"
     return "-"

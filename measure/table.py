@@ -38,7 +38,8 @@ COLUMNS_NOTE = (
     "time, min, max: median and range of the runs' medians; p50, p99: over all iterations; an iteration's time is the slowest "
     "rank's. worker: CPU seconds a worker spends on a GB of its tensor; switch: the switch on a GB of tensor; busy: of all "
     "cores. "
-    "limit: what held the row back, the link or the CPU; - if neither was full."
+    "limit: what held the row back: link (90 to 105 % of its rate), burst (more: credit from the pause before), cpu (75 % of "
+    "all cores, or 95 % of one by one process); - if nothing was full."
 )
 
 
@@ -95,7 +96,12 @@ def stage_lines(rows: Sequence[Row], elements: int) -> list[str]:
     names = [name for name in counted[0].stages or {} if name != "wait"]
     widths = [max(len(name), 6) for name in names]
     title = f"{'size (B)':>12} {'transport':>11} " + " ".join(f"{n:>{w}}" for n, w in zip(names, widths, strict=True))
-    lines = ["#", "# where a worker's time goes: ns for one packet sent and one received", f"#{title[1:]}  together  wait"]
+    lines = [
+        "#",
+        "# where a worker's time goes: ns for one packet sent and one received (send includes waiting for a full link, every "
+        "stage what other processes took of the core; in narrow lanes a packet carries 2 or 4 times the numbers)",
+        f"#{title[1:]}  together  wait",
+    ]
     for row in counted:
         stages = row.stages or {}
         cells = " ".join(f"{1e9 * stages[n]:{w}.0f}" for n, w in zip(names, widths, strict=True))

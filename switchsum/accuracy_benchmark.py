@@ -105,7 +105,8 @@ def show(rows: list[dict[str, Any]], epochs: int, workers: int) -> None:
         mine = [row for row in rows if row["sums"] == name]
 
         def figures(values: list[float], digits: int) -> str:
-            return f"{np.mean(values):.{digits}f} ({np.std(values, ddof=1) if len(values) > 1 else 0:.{digits}f})"
+            spread = f"{np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else "-"
+            return f"{np.mean(values):.{digits}f} ({spread})"
 
         accuracy = figures([100 * row["accuracy"] for row in mine], 2)
         against = figures([100 * (row["accuracy"] - gloo[row["seed"]]["accuracy"]) for row in mine], 2)
@@ -116,12 +117,14 @@ def show(rows: list[dict[str, Any]], epochs: int, workers: int) -> None:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m switchsum.accuracy_benchmark", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=5, help="trainings of each kind, from seeds 0, 1, ... (default 5)")
+    parser.add_argument("--epochs", type=int, default=10, help="times that the images are gone through (default 10)")
     parser.add_argument("--json", type=Path, help="write every training's figures here")
     options = parser.parse_args(arguments)
     if options.seeds < 1 or options.epochs < 1:
         parser.error("--seeds and --epochs must be at least 1")
+    if options.json is not None and not options.json.resolve().parent.is_dir():
+        parser.error(f"--json {options.json}: there is no folder {options.json.resolve().parent}")
     if "RANK" not in os.environ:
         return _launch(arguments)
     rows = work(options.seeds, options.epochs)
@@ -135,7 +138,11 @@ def main(arguments: list[str]) -> int:
 def _launch(arguments: list[str]) -> int:
     """Run WORKERS of this program on this machine, by torchrun."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORKERS)]
-    return subprocess.run([*launcher, "-m", "switchsum.accuracy_benchmark", *arguments], check=False).returncode
+    try:
+        return subprocess.run([*launcher, "-m", "switchsum.accuracy_benchmark", *arguments], check=False).returncode
+    except KeyboardInterrupt:  # the terminal sent it to torchrun as well, which ends the ranks
+        print("error: interrupted", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

@@ -111,6 +111,8 @@ def allreduce(
     under_torchrun = (
         rack is None and workers is None and {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(os.environ)
     )
+    if rack is None and workers is not None and "TORCHELASTIC_RUN_ID" in os.environ:
+        raise CommandFailed(f"--workers {workers}: torchrun says how many there are; leave it out", EXIT_MISUSED)
     if under_torchrun and os.environ["RANK"] != "0":
         raise typer.Exit(bench_grounds.follow())
     if under_torchrun and loss is not None:

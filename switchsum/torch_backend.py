@@ -203,7 +203,8 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
             description = f"all_reduce({what}) of {str(tensor.dtype).removeprefix('torch.')}[{tensor.numel()}]"
             array = carried.numpy()
             start = self._agent.all_reduce_now if waits else self._agent.all_reduce
-            start(array, array, description, done)
+            # A tensor that travels as a copy is known by where it lies itself; the copy's place is chance.
+            start(array, array, description, done, tensor.data_ptr())
         return SwitchSumWork(future.then(lambda finished: finished.value()), failures)
 
     def _average_by_gloo(self, tensor: torch.Tensor) -> dist.Work:

@@ -40,7 +40,7 @@ def test_percentiles_of_few_and_of_many() -> None:
     [
         (0.95, 1.0, 1.0, "link"),  # a full link is the limit, whatever else is full
         (1.02, 0.5, 0.5, "link"),
-        (1.24, 0.5, 0.5, "-"),  # small messages on a burst's credit
+        (1.24, 0.5, 0.5, "burst"),  # small messages on a burst's credit
         (0.5, 0.76, 0.1, "cpu"),
         (0.5, 0.1, 0.99, "cpu"),  # one thread on a machine of many cores
         (None, 0.85, 0.1, "cpu"),
