@@ -126,7 +126,9 @@ class CollectiveQueue:
         self._transport = transport
         self._on_failure = on_failure
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)  # something was submitted or ended, or nobody drives any more
+        # The queue's thread sleeps unless it is needed: each time it wakes for nothing costs more than a small sum.
+        self._needed = threading.Condition(self._lock)
+        self._drained = threading.Condition(self._lock)
         self._driver: int | None = None  # the thread that drives
         self._closing = False
         self._waiting: deque[_Pending] = deque()
@@ -185,15 +187,19 @@ class CollectiveQueue:
     def _stop_driving(self) -> None:
         with self._lock:
             self._driver = None
-            self._changed.notify_all()
+            if self._pending or self._closing:
+                self._needed.notify()
+            if not self._pending:
+                self._drained.notify_all()
 
     def _append(self, pending: _Pending) -> None:
         """Called under the lock, so that close() cannot have closed the transport."""
         prompt.__enter__()  # until it is done, see _exchange
         self._waiting.append(pending)
-        if self._driver is not None:
+        if self._driver is None:
+            self._needed.notify()
+        elif self._driver != threading.get_ident():
             self._transport.wake()
-        self._changed.notify_all()
 
     def fail(self, error: SwitchSumError) -> None:
         """End everything pending and everything to come with `error` (the epoch is over); from any thread."""
@@ -202,7 +208,6 @@ class CollectiveQueue:
                 self._error = error
                 if self._driver is not None:
                     self._transport.wake()
-                self._changed.notify_all()
 
     @property
     def current(self) -> str:
@@ -221,15 +226,15 @@ class CollectiveQueue:
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until nothing is pending; returns whether that came true in time."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._pending, timeout_s)
+        with self._drained:
+            return self._drained.wait_for(lambda: not self._pending, timeout_s)
 
     def close(self) -> None:
         """Stop the thread and close the socket. What is still pending ends with an error."""
         self.fail(SwitchSumError("the process group was destroyed while this collective was pending"))
-        with self._changed:
+        with self._needed:
             self._closing = True
-            self._changed.notify_all()
+            self._needed.notify()
         self._thread.join()
         self._tellers.close()
         self._transport.close()
@@ -237,8 +242,8 @@ class CollectiveQueue:
     def _loop(self) -> None:
         """The queue's thread: drives whenever sums are pending and no caller does."""
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._driver is None and (self._pending or self._closing))
+            with self._needed:
+                self._needed.wait_for(lambda: self._driver is None and (self._pending or self._closing))
                 if not self._pending:
                     return
                 self._driver = threading.get_ident()
@@ -302,7 +307,6 @@ class CollectiveQueue:
                     tag = collective_tag(pending.number, pending.description)
                     self._engine.submit(pending.source, pending.target, tag, now_ns(), pending.place)
                 self._waiting.popleft()
-            self._changed.notify_all()
             return self._error is not None
 
     def _explain(self, failure: EngineFailure) -> SwitchSumError:

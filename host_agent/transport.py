@@ -10,7 +10,6 @@ Numbers of socket options and layouts of msghdr and cmsghdr are Linux's on 64-bi
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import socket
@@ -47,6 +46,7 @@ LONGEST_RUN_NS = 100_000_000  # a caller that drives itself must get to Python n
 _recvmmsg = types.ExternalFunction("recvmmsg", types.int32(types.int32, types.uintp, types.uint32, types.int32, types.uintp))
 _sendmsg = types.ExternalFunction("sendmsg", types.int64(types.int32, types.uintp, types.int32))
 _poll = types.ExternalFunction("poll", types.int32(types.uintp, types.uint64, types.int32))
+_read = types.ExternalFunction("read", types.int64(types.int32, types.uintp, types.uint64))
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.uintp))
 
 _PYTHON, _WAIT, _RECEIVE, _PARSE = (_engine.STAGES.index(stage) for stage in ("python", "wait", "receive", "parse"))
@@ -169,6 +169,7 @@ def _loop(
         if count > 0:
             polled[0] = np.uint64(wake_fd) | (np.uint64(_POLLIN) << np.uint64(32))
             if _poll(polled.ctypes.data, 1, 0) > 0:
+                _read(wake_fd, polled.ctypes.data, 8)
                 return
             continue
         wait = LONGEST_POLL_NS
@@ -181,6 +182,7 @@ def _loop(
         if interrupted:
             return
         if (polled[0] >> np.uint64(48)) != 0:
+            _read(wake_fd, polled.ctypes.data, 8)  # here, not in Python, where a system call gives the GIL away
             return
 
 
@@ -274,8 +276,6 @@ class Transport:
             self._timespec,
             self._polled,
         )
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
 
     def wake(self) -> None:
         """Make `run` return soon; from any thread."""

@@ -205,6 +205,8 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
             start = self._agent.all_reduce_now if waits else self._agent.all_reduce
             # A tensor that travels as a copy is known by where it lies itself; the copy's place is chance.
             start(array, array, description, done, tensor.data_ptr())
+        if future.done() and not failures:  # summed already: nothing is left that could fail
+            return SwitchSumWork(future, failures)
         return SwitchSumWork(future.then(lambda finished: finished.value()), failures)
 
     def _average_by_gloo(self, tensor: torch.Tensor) -> dist.Work:
