@@ -13,10 +13,10 @@ import socket
 import struct
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 FOLDER = Path("/run/netns")
 _FILES = Path("/etc/netns")
@@ -80,15 +80,35 @@ def set_hosts(namespace: str, addresses: Mapping[str, str]) -> None:
     (folder / "hosts").write_text("\n".join(lines) + "\n")
 
 
+@contextlib.contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Ctrl-C and SIGTERM wait until a command is done, which takes milliseconds.
+
+    Between its start and the moment at which we know its process it could not be ended, and would make a namespace when the
+    rack was removed already. (Blocking the signals does not do: a thread of numpy's takes them, and the handler runs here.)
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # handlers run in the main thread, and interrupt nothing here
+        return
+    came: list[int] = []
+    before: dict[int, Any] = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if (handler := signal.getsignal(number)) is not None:
+                before[number] = handler
+                signal.signal(number, lambda number, frame: came.append(number))
+        yield
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)
+        if came:
+            signal.raise_signal(came[0])
+
+
 def run(*command: str, text: str = "") -> str:
     """Run a command with `text` as its input; returns what it printed. Raises NetworkError with its own words."""
-    # Ctrl-C waits until the command is done: between its start and the moment at which we know its process it could not be
-    # ended, and would make a namespace when the rack was removed already. (Children inherit what is blocked; these are short.)
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
+    with _interrupts_later():
         done = subprocess.run(command, capture_output=True, text=True, input=text, check=False)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     if done.returncode:
         told = text.splitlines()
         shown = f"{' '.join(command)}" + (f" ({'; '.join(told[:3])}{' ...' if len(told) > 3 else ''})" if told else "")
