@@ -194,7 +194,7 @@ class CollectiveQueue:
 
     def _append(self, pending: _Pending) -> None:
         """Called under the lock, so that close() cannot have closed the transport."""
-        prompt.__enter__()  # until it is done, see _exchange
+        prompt.__enter__()  # until it is told, see _drive and _Tellers
         self._waiting.append(pending)
         if self._driver is None:
             self._needed.notify()

@@ -89,7 +89,7 @@ def _build() -> str:
     another file, changes: the transport's loop would go on with yesterday's engine. A field of this name makes types differ.
     """
     folder = Path(__file__).parent
-    sources = [(folder / f"{name}.py").read_bytes() for name in ("wire", "quantizer", "engine", "transport")]
+    sources = [(folder / f"{name}.py").read_bytes() for name in ("wire", "quantizer", "engine", "udp_batches", "transport")]
     return f"build_{zlib.crc32(b''.join(sources)):08x}"
 
 

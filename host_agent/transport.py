@@ -5,15 +5,13 @@ fire and sends what it wants sent (UDP_SEGMENT where packets of one length follo
 tell Python: a finished collective, a failure, or a wake-up through the eventfd. No Python object is touched meanwhile, so a
 busy Python thread of the trainer does not slow packets down.
 
-Numbers of socket options and layouts of msghdr and cmsghdr are Linux's on 64-bit machines (linux/udp.h, bits/socket.h).
+The layouts of the kernel's structures are in udp_batches.py.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import socket
-import struct
 import time
 from typing import TYPE_CHECKING
 
@@ -25,29 +23,28 @@ from numba.extending import intrinsic
 
 from switchsum.host_agent import engine as _engine
 from switchsum.host_agent.errors import TransportError
+from switchsum.host_agent.udp_batches import (
+    SEGMENTS,
+    SOL_UDP,
+    UDP_GRO,
+    ReceiveBatch,
+    clock_gettime,
+    poll,
+    recvmmsg,
+    segment_control,
+    segments_a_call,
+    sendmsg,
+    set_buffers,
+)
 
 if TYPE_CHECKING:
     from switchsum.host_agent.engine import Engine
 
-SOL_UDP = 17
-UDP_SEGMENT = 103
-UDP_GRO = 104
-SO_RCVBUFFORCE = 33
-
-RECEIVE_MESSAGES = 16  # recvmmsg batch; with GRO each may hold 60 packets
-RECEIVE_BYTES = 65536
-SEGMENTS = 60  # packets a UDP_SEGMENT call: 60 x 1048 bytes stay below the 65,507 of one datagram
 RECEIVE_BUFFER = 8 << 20
-# Smaller than what a shaped link's queue holds, so that a full queue blocks the sender instead of losing packets.
-SEND_BUFFER = 128 << 10
 LONGEST_POLL_NS = 100_000_000  # how long a stop request can go unnoticed if a wake-up were lost
 LONGEST_RUN_NS = 100_000_000  # a caller that drives itself must get to Python now and then, for Ctrl-C
 
-_recvmmsg = types.ExternalFunction("recvmmsg", types.int32(types.int32, types.uintp, types.uint32, types.int32, types.uintp))
-_sendmsg = types.ExternalFunction("sendmsg", types.int64(types.int32, types.uintp, types.int32))
-_poll = types.ExternalFunction("poll", types.int32(types.uintp, types.uint64, types.int32))
 _read = types.ExternalFunction("read", types.int64(types.int32, types.uintp, types.uint64))
-_clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.uintp))
 
 _PYTHON, _WAIT, _RECEIVE, _PARSE = (_engine.STAGES.index(stage) for stage in ("python", "wait", "receive", "parse"))
 _TIMERS, _SEND = (_engine.STAGES.index(stage) for stage in ("timers", "send"))
@@ -75,7 +72,7 @@ def _borrowed(typingctx, array):
 
 @nb.njit(cache=True, nogil=True)
 def _now(timespec):
-    _clock_gettime(_CLOCK_MONOTONIC, timespec.ctypes.data)
+    clock_gettime(_CLOCK_MONOTONIC, timespec.ctypes.data)
     return timespec[0] * 1_000_000_000 + timespec[1]
 
 
@@ -111,7 +108,7 @@ def _send(fd, shared, slots, packets, outbox, iovecs, control, message, segmenta
         else:
             message[4] = np.uint64(0)
             message[5] = np.uint64(0)
-        _sendmsg(fd, message.ctypes.data, 0)
+        sendmsg(fd, message.ctypes.data, 0)
         shared.packets_sent += count
         shared.bytes_sent += count * length
         sent += count
@@ -124,7 +121,7 @@ def _receive(fd, shared, slots, collectives, packets, kept, outbox, finished, bu
     stride = headers.shape[1]
     for i in range(headers.shape[0]):
         headers[i, 5] = np.uint64(controls.shape[1] * 8)  # msg_controllen, which the kernel shortens
-    count = _recvmmsg(fd, headers.ctypes.data, headers.shape[0], _MSG_DONTWAIT, 0)
+    count = recvmmsg(fd, headers.ctypes.data, headers.shape[0], _MSG_DONTWAIT, 0)
     _engine.lap(shared, _RECEIVE)
     for i in range(count):
         length = np.int64(headers[i, stride - 1] & np.uint64(0xFFFFFFFF))
@@ -168,7 +165,7 @@ def _loop(
             return
         if count > 0:
             polled[0] = np.uint64(wake_fd) | (np.uint64(_POLLIN) << np.uint64(32))
-            if _poll(polled.ctypes.data, 1, 0) > 0:
+            if poll(polled.ctypes.data, 1, 0) > 0:
                 _read(wake_fd, polled.ctypes.data, 8)
                 return
             continue
@@ -177,7 +174,7 @@ def _loop(
             wait = min(max(shared.next_timer - now, 0), LONGEST_POLL_NS)
         polled[0] = np.uint64(wake_fd) | (np.uint64(_POLLIN) << np.uint64(32))
         polled[1] = np.uint64(fd) | (np.uint64(_POLLIN) << np.uint64(32))
-        interrupted = _poll(polled.ctypes.data, 2, (wait + 999_999) // 1_000_000) < 0
+        interrupted = poll(polled.ctypes.data, 2, (wait + 999_999) // 1_000_000) < 0
         _engine.lap(shared, _WAIT)
         if interrupted:
             return
@@ -215,40 +212,15 @@ class Transport:
                 f"cannot bind a UDP socket to {address or 'any address'} ({error.strerror}); "
                 "SWITCHSUM_DATA_ADDRESS must be an IPv4 address of this host"
             ) from error
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-        try:  # beyond net.core.rmem_max where we may
-            self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
-        except PermissionError:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
-        self._segmentation = SEGMENTS if self._offloads() else 1
+        set_buffers(self._socket, self._socket, RECEIVE_BUFFER)
+        self._segmentation = segments_a_call(self._socket, self._socket)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._buffer = np.zeros((RECEIVE_MESSAGES, RECEIVE_BYTES // 4), np.uint32)
-        self._controls = np.zeros((RECEIVE_MESSAGES, 8), np.uint64)
-        vectors = np.zeros((RECEIVE_MESSAGES, 2), np.uint64)
-        self._headers = np.zeros((RECEIVE_MESSAGES, 8), np.uint64)  # struct mmsghdr: msghdr (7 words), msg_len
-        for i in range(RECEIVE_MESSAGES):
-            vectors[i] = (self._buffer[i].ctypes.data, RECEIVE_BYTES)
-            self._headers[i, 2] = vectors[i].ctypes.data
-            self._headers[i, 3] = 1
-            self._headers[i, 4] = self._controls[i].ctypes.data
-        self._vectors = vectors  # kept alive: the headers point into it
+        self._batch = ReceiveBatch()
         self._iovecs = np.zeros(2 * SEGMENTS, np.uint64)
-        # struct cmsghdr: length 18, level SOL_UDP, type UDP_SEGMENT, then the segment size as u16
-        self._control = np.frombuffer(struct.pack("=QiiQ", 18, SOL_UDP, UDP_SEGMENT, 0), np.uint64).copy()
+        self._control = segment_control(0)  # the size changes from run to run
         self._message = np.zeros(7, np.uint64)
         self._timespec = np.zeros(2, np.int64)
         self._polled = np.zeros(2, np.uint64)
-
-    def _offloads(self) -> bool:
-        """Turn on UDP_GRO; returns whether the kernel has UDP_SEGMENT (both came with Linux 4.18 and 5.0)."""
-        try:
-            self._socket.setsockopt(SOL_UDP, UDP_SEGMENT, 0)
-            self._socket.setsockopt(SOL_UDP, UDP_GRO, 1)
-        except OSError as error:
-            if error.errno not in (errno.ENOPROTOOPT, errno.EINVAL):
-                raise
-            return False
-        return True
 
     @property
     def local_port(self) -> int:
@@ -266,9 +238,9 @@ class Transport:
             *engine.state,
             self._socket.fileno(),
             self._wake,
-            self._buffer,
-            self._headers,
-            self._controls,
+            self._batch.buffer,
+            self._batch.headers,
+            self._batch.controls,
             self._iovecs,
             self._control,
             self._message,

@@ -11,41 +11,39 @@ and is not timed.
 
 from __future__ import annotations
 
-import errno
 import socket
-import struct
 
 import numba as nb
 import numpy as np
-import numpy.typing as npt
-from numba.core import types
 
+from switchsum.host_agent.udp_batches import (
+    SEGMENTS,
+    SOL_UDP,
+    UDP_GRO,
+    ReceiveBatch,
+    clock_gettime,
+    poll,
+    recvmmsg,
+    segment_control,
+    segments_a_call,
+    sendmsg,
+    set_buffers,
+)
 from switchsum.p4src.layout import HEADER_BYTES
 
 WINDOW = 256
 SILENCE_NS = 250_000_000
-SEGMENTS = 60  # as host_agent/transport.py; 60 x 1048 bytes stay below the 65,507 of one datagram
-RECEIVE_MESSAGES = 16
-RECEIVE_BYTES = 65536
 RECEIVE_BUFFER = 32 << 20
-SEND_BUFFER = 128 << 10  # smaller than a shaped link's queue, so that a full one refuses instead of dropping
 
-_SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104  # linux/udp.h
-_SO_RCVBUFFORCE = 33
 _CLOCK_MONOTONIC = 1
 _MSG_DONTWAIT = 0x40
 _POLLIN, _POLLOUT = 1, 4
 _TAG_WORD = 4  # where the header has the collective's tag
 
-_recvmmsg = types.ExternalFunction("recvmmsg", types.int32(types.int32, types.uintp, types.uint32, types.int32, types.uintp))
-_sendmsg = types.ExternalFunction("sendmsg", types.int64(types.int32, types.uintp, types.int32))
-_poll = types.ExternalFunction("poll", types.int32(types.uintp, types.uint64, types.int32))
-_clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.uintp))
-
 
 @nb.njit(cache=True, nogil=True)
 def _now(timespec):
-    _clock_gettime(_CLOCK_MONOTONIC, timespec.ctypes.data)
+    clock_gettime(_CLOCK_MONOTONIC, timespec.ctypes.data)
     return timespec[0] * 1_000_000_000 + timespec[1]
 
 
@@ -55,14 +53,14 @@ def _receive(fd, buffer, headers, controls, datagram_bytes, tag):
     stride = headers.shape[1]
     for i in range(headers.shape[0]):
         headers[i, 5] = np.uint64(controls.shape[1] * 8)  # msg_controllen, which the kernel shortens
-    count = _recvmmsg(fd, headers.ctypes.data, headers.shape[0], _MSG_DONTWAIT, 0)
+    count = recvmmsg(fd, headers.ctypes.data, headers.shape[0], _MSG_DONTWAIT, 0)
     if count <= 0:
         return -1
     found = 0
     for i in range(count):
         length = np.int64(headers[i, stride - 1] & np.uint64(0xFFFFFFFF))
         segment = length
-        if headers[i, 5] >= np.uint64(20) and controls[i, 1] == np.uint64((_UDP_GRO << 32) | _SOL_UDP):
+        if headers[i, 5] >= np.uint64(20) and controls[i, 1] == np.uint64((UDP_GRO << 32) | SOL_UDP):
             segment = np.int64(controls[i, 2] & np.uint64(0xFFFFFFFF))
         if segment != datagram_bytes:
             continue
@@ -92,7 +90,7 @@ def _exchange(
             iovec[1] = np.uint64(run * datagram_bytes)
             message[5] = np.uint64(24 if run > 1 else 0)
             message[4] = np.uint64(control.ctypes.data) if run > 1 else np.uint64(0)
-            if _sendmsg(out_fd, message.ctypes.data, _MSG_DONTWAIT) >= 0:
+            if sendmsg(out_fd, message.ctypes.data, _MSG_DONTWAIT) >= 0:
                 sent += run
                 moved = True
         found = _receive(in_fd, buffer, headers, controls, datagram_bytes, tag)
@@ -111,7 +109,7 @@ def _exchange(
         if run > 0 and sent - got - forgiven + run <= window:  # refused: the link's queue is full
             polled[1] = np.uint64(out_fd) | (np.uint64(_POLLOUT) << np.uint64(32))
             polls = 2
-        _poll(polled.ctypes.data, polls, 1 + silence_ns // 1_000_000)
+        poll(polled.ctypes.data, polls, 1 + silence_ns // 1_000_000)
         now = _now(timespec)
         if now - last >= silence_ns and (polled[0] >> np.uint64(48)) == 0:
             silent += now - last
@@ -131,45 +129,21 @@ class DatagramRing:
         self._out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._in.bind((address, 0))
         self._out.bind((address, 0))
-        self._out.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-        try:  # beyond net.core.rmem_max where we may
-            self._in.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, RECEIVE_BUFFER)
-        except PermissionError:
-            self._in.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
-        self._segmentation = SEGMENTS if self._offloads() else 1
+        set_buffers(self._out, self._in, RECEIVE_BUFFER)
+        self._segmentation = segments_a_call(self._out, self._in)
         self._datagram_bytes = HEADER_BYTES + 4 * elements
         self._elements = elements
         self._tag = 0
         self.sent = self.received = 0  # datagrams so far
         self.lost = 0
         self._packets = np.zeros((SEGMENTS, self._datagram_bytes // 4), np.uint32)
-        self._buffer = np.zeros((RECEIVE_MESSAGES, RECEIVE_BYTES // 4), np.uint32)
-        self._controls = np.zeros((RECEIVE_MESSAGES, 8), np.uint64)
-        self._vectors = np.zeros((RECEIVE_MESSAGES, 2), np.uint64)
-        self._headers = np.zeros((RECEIVE_MESSAGES, 8), np.uint64)  # struct mmsghdr: msghdr (7 words), msg_len
-        for i in range(RECEIVE_MESSAGES):
-            self._vectors[i] = (self._buffer[i].ctypes.data, RECEIVE_BYTES)
-            self._headers[i, 2] = self._vectors[i].ctypes.data
-            self._headers[i, 3] = 1
-            self._headers[i, 4] = self._controls[i].ctypes.data
+        self._batch = ReceiveBatch()
         self._iovec = np.array([self._packets.ctypes.data, 0], np.uint64)
-        control = struct.pack("=QiiQ", 18, _SOL_UDP, _UDP_SEGMENT, self._datagram_bytes)  # struct cmsghdr and a u16
-        self._control: npt.NDArray[np.uint64] = np.frombuffer(control, np.uint64).copy()
+        self._control = segment_control(self._datagram_bytes)
         self._message = np.zeros(7, np.uint64)
         self._message[2], self._message[3] = self._iovec.ctypes.data, 1
         self._timespec = np.zeros(2, np.int64)
         self._polled = np.zeros(2, np.uint64)
-
-    def _offloads(self) -> bool:
-        """Whether the kernel has UDP_SEGMENT and UDP_GRO (Linux 4.18 and 5.0)."""
-        try:
-            self._out.setsockopt(_SOL_UDP, _UDP_SEGMENT, 0)
-            self._in.setsockopt(_SOL_UDP, _UDP_GRO, 1)
-        except OSError as error:
-            if error.errno not in (errno.ENOPROTOOPT, errno.EINVAL):
-                raise
-            return False
-        return True
 
     @property
     def ports(self) -> tuple[int, int]:
@@ -198,9 +172,9 @@ class DatagramRing:
             self._tag,
             self._datagram_bytes,
             self._segmentation,
-            self._buffer,
-            self._headers,
-            self._controls,
+            self._batch.buffer,
+            self._batch.headers,
+            self._batch.controls,
             self._iovec,
             self._control,
             self._message,

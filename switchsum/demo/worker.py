@@ -134,10 +134,10 @@ def _traffic(task: WorkerTask) -> dict[str, int]:
         import switchsum
 
         return asdict(switchsum.statistics())
-    from switchsum.demo.traffic import tcp_bytes
+    from switchsum.measure import tcp_counters
 
-    sent, received = tcp_bytes()
-    return {"bytes_sent": sent, "bytes_received": received}
+    tcp = tcp_counters.read()
+    return {"bytes_sent": tcp.sent, "bytes_received": tcp.received}
 
 
 def main(arguments: list[str]) -> int:
