@@ -33,7 +33,7 @@ clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32,
 class ReceiveBatch:
     """What one recvmmsg fills.
 
-    buffer: uint32[RECEIVE_MESSAGES, RECEIVE_BYTES / 4]; controls: uint64[RECEIVE_MESSAGES, 8], with each message's segment size;
+    buffer: uint32[RECEIVE_MESSAGES, RECEIVE_BYTES / 4]; controls: uint64[RECEIVE_MESSAGES, 8], segment sizes among it;
     headers: uint64[RECEIVE_MESSAGES, 8], struct mmsghdr (msghdr in 7 words, msg_len).
     """
 
