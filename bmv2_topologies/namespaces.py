@@ -38,9 +38,9 @@ def what_is_missing() -> str | None:
     """Why no rack can be built here, as half a sentence; None if it can."""
     if os.geteuid() != 0:
         return "only root may make network namespaces (try sudo)"
-    for command in ("ip", "tc"):
+    for command, package in {"ip": "iproute2", "tc": "iproute2", "setpriv": "util-linux", "unshare": "util-linux"}.items():
         if shutil.which(command) is None:
-            return f"there is no `{command}` command (Debian's package iproute2)"
+            return f"there is no `{command}` command (Debian's package {package})"
     return None
 
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from switchsum.bmv2_topologies import namespaces, state
 from switchsum.bmv2_topologies.captures import Captures
 from switchsum.bmv2_topologies.rack import INTERFACE, namespace_of
-from switchsum.bmv2_topologies.switch_process import die_with_starter, end, how_it_ended
+from switchsum.bmv2_topologies.switch_process import dying_with_starter, end, how_it_ended
 
 MASTER_PORT = 29500  # torchrun's
 # When one worker has failed, the others are given this long to notice and to say so: more than twice the controller's lease.
@@ -29,8 +26,6 @@ _LOOK_S = 0.2  # how often the rest of the rack is looked at
 _READ_BYTES = 65536
 _DRAIN_S = 5.0  # for output that is there when the last worker has ended
 _MARK = "SWITCHSUM_RACK_RUN"  # environment variable by which we know our processes
-_CLONE_NEWUTS = 0x04000000
-_libc = ctypes.CDLL(None)
 
 Show = Callable[[str, str], None]  # worker's name, a line that it printed
 Tell = Callable[[str], None]  # a sentence about a failure, as soon as it is known
@@ -64,11 +59,9 @@ def environment(rack: Mapping[str, Any], rank: int) -> dict[str, str]:
     }
 
 
-def _become_host(name: str) -> None:
-    """In the child: die with the starter, and bear the worker's name as a host would, so that errors can call it by it."""
-    die_with_starter()
-    if _libc.unshare(_CLONE_NEWUTS) == 0:
-        socket.sethostname(name)
+def _named_host(name: str, command: Sequence[str]) -> list[str]:
+    """The command line that runs `command` where the host's name is `name`, so that errors can call the worker by it."""
+    return ["unshare", "--uts", "sh", "-c", 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"', name, *command]
 
 
 def _show_line(show: Show, run: _Run, line: bytes) -> None:
@@ -92,13 +85,13 @@ class Workers:
             raise
 
     def _start(self, worker: Mapping[str, Any], command: Sequence[str]) -> None:
+        namespace = namespace_of(self._rack["name"], worker["name"])
         process = subprocess.Popen(
-            namespaces.command_inside(namespace_of(self._rack["name"], worker["name"]), command),
+            dying_with_starter(_named_host(worker["name"], namespaces.command_inside(namespace, command))),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, **environment(self._rack, worker["rank"]), _MARK: self._mark},
-            preexec_fn=partial(_become_host, worker["name"]),
             process_group=0,  # a terminal's Ctrl-C reaches only us, and we pass it on
         )
         run = _Run(worker["name"], worker["rank"], process)

@@ -5,7 +5,6 @@ P4Runtime runs through a Unix socket, which does not care for network namespaces
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import shutil
@@ -38,17 +37,19 @@ _BMV2_OFFLOADS_OFF = ("tx-checksum", "tso", "gso", "gro")
 # The softswitch finishes checksums and cuts runs of datagrams apart, but not runs of TCP segments.
 _SOFTSWITCH_OFFLOADS_OFF = ("tso",)
 START_PATIENCE_S = 90.0  # the softswitch's very first start compiles, on a machine that may be busy
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
 
 
 class SwitchFailed(RuntimeError):
     """The switch cannot be started, or did not come up; the text says why and where its log lies."""
 
 
-def die_with_starter() -> None:
-    """For Popen's preexec_fn: the kernel kills the child when the thread that started it ends, however that happens."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def dying_with_starter(command: Sequence[str]) -> list[str]:
+    """The command line that runs `command`, and ends it when the thread that started it ends, however that happens.
+
+    By setpriv(1), which becomes the command, and not by Popen's preexec_fn: that forks in earnest, and gRPC's fork handlers,
+    which run then, now and then abort the child or leave the parent's channels dead.
+    """
+    return ["setpriv", "--pdeathsig", "KILL", *command]
 
 
 def find_bmv2(binary: str = "") -> str:
@@ -169,13 +170,12 @@ def start_logged(namespace: str, command: Sequence[str], log_path: Path, *, cwd:
     """Run a command in a namespace; what it prints goes into a file. It dies with the calling thread."""
     with log_path.open("wb") as log:
         return subprocess.Popen(
-            namespaces.command_inside(namespace, command),
+            dying_with_starter(namespaces.command_inside(namespace, command)),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=cwd,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            preexec_fn=die_with_starter,
             process_group=0,  # a terminal's Ctrl-C is ours to handle
         )
 

@@ -5,11 +5,16 @@ forkserver do so by themselves); a client that was made before a fork must not b
 """
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+# Else gRPC meets each fork of the trainer (a data loader's worker) with a line on its standard error, and some with an abort of
+# the child. It reads this when it is first used; a program that forks and uses gRPC in the child may set it otherwise.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import grpc
 
