@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 4 examples/train_gpt.py --backend switchsum
     torchrun --nproc-per-node 4 examples/train_gpt.py --backend switchsum --autocast bfloat16
 
-The text is what `help("if")` and its like show, 0.7 MB that every Python brings along; versions differ a little.
+The text is what `help("if")` and its like show, 465,000 letters that every Python brings along; versions differ a little.
 """
 
 from pydoc_data.topics import topics

@@ -53,7 +53,7 @@ def clicks(count: int) -> Samples:
 
 
 class Recommender(nn.Module):
-    """390,000 weights, 380,000 of them embeddings: vectors of all features, their products, and a network over both."""
+    """389,000 weights, 385,000 of them embeddings: vectors of all features, their products, and a network over both."""
 
     def __init__(self) -> None:
         super().__init__()
