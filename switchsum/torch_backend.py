@@ -29,7 +29,7 @@ from switchsum.host_agent.promptness import prompt
 from switchsum.profiling import profiled
 from switchsum.settings import Settings
 from switchsum.staging import Staging
-from switchsum.works import Agreement, SwitchSumWork, WorkOfMany
+from switchsum.works import Agreement, SwitchSumWork, WorkOfMany, divide
 
 logger = logging.getLogger(__name__)
 
@@ -159,8 +159,8 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
         if tensor.dtype not in {*WIRE_DTYPES, *GLOO_DTYPES}:
             names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in {*WIRE_DTYPES, *GLOO_DTYPES}))
             raise ValueError(f"all_reduce of {tensor.dtype} is not supported; convert the tensor to one of {names}")
-        if average and not tensor.is_floating_point():
-            raise ValueError(f"all_reduce(AVG) of {tensor.dtype} has no exact result; use SUM and divide as you need")
+        if average and tensor.dtype == torch.bool:
+            raise ValueError("all_reduce(AVG) of torch.bool has no result of that dtype; convert the tensor to a number's")
         self._check_process("all_reduce")
 
     def _check_process(self, what: str) -> None:
@@ -190,7 +190,7 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
                     raise error
                 with torch.no_grad():
                     if average:
-                        carried.div_(size)
+                        divide(carried, size)
                     if not in_place:
                         tensor.copy_(carried.view(tensor.shape))
                 future.set_result([tensor])
@@ -216,18 +216,23 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
         return staging.sum(agent, tensor, WIRE_DTYPES[tensor.dtype], self.size() if average else 1, what)
 
     def _all_reduce_by_gloo(self, tensors: list[torch.Tensor], options: Any) -> dist.Work:
-        if tensors[0].dtype in GLOO_DTYPES:
+        average = options.reduceOp == dist.ReduceOp.AVG
+        tensor = tensors[0]
+        if tensor.dtype in GLOO_DTYPES and not (average and not tensor.is_floating_point()):
             return self._gloo.allreduce(tensors, options)  # type: ignore[no-any-return]
-        wider = [tensor.to(WIRE_DTYPES[tensor.dtype]) for tensor in tensors]
+        # A dtype that Gloo does not sum, or an average that it does not take.
+        wider = tensor.to(WIRE_DTYPES[tensor.dtype])
+        wider_options = dist.AllreduceOptions()
+        wider_options.reduceOp = dist.ReduceOp.SUM if average else options.reduceOp
 
-        def narrow(finished: torch.futures.Future[Any]) -> list[torch.Tensor]:
+        def finish(finished: torch.futures.Future[Any]) -> list[torch.Tensor]:
             finished.value()
-            for tensor, carried in zip(tensors, wider, strict=True):
-                tensor.copy_(carried)
+            if average:
+                divide(wider, self.size())
+            tensor.copy_(wider)
             return tensors
 
-        future = self._gloo.allreduce(wider, options).get_future().then(narrow)
-        return SwitchSumWork("all_reduce", future)
+        return SwitchSumWork("all_reduce", self._gloo.allreduce([wider], wider_options).get_future().then(finish))
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> dist.Work:
         """One sum after the other; they queue without gaps."""

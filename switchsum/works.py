@@ -26,6 +26,14 @@ _LOOK_S = 0.25  # how often a wait for Gloo looks whether the job still lives
 _VERDICT_S = 3.0  # how long Gloo's own error waits for the controller's, which names the rank
 
 
+def divide(total: torch.Tensor, size: int) -> None:
+    """Make a sum an average, in place; of integers truncated towards zero, as NCCL does it."""
+    if total.is_floating_point():
+        total.div_(size)
+    else:
+        total.div_(size, rounding_mode="trunc")
+
+
 class SwitchSumWork(dist.Work):
     """A collective that ends with a future. The C++ reducer uses only that; Python callers wait."""
 

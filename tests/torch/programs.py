@@ -170,6 +170,7 @@ def groups_of_every_kind() -> None:
     for dtype in (torch.float32, torch.int16, torch.float64):
         value = torch.full((300,), 3).to(dtype)
         dist.all_reduce(value, group=alone)
+        dist.all_reduce(value, dist.ReduceOp.AVG, group=alone)
         assert value.eq(3).all()
     dist.broadcast(value, RANK, group=alone)
     dist.barrier(group=alone)
@@ -179,6 +180,8 @@ def groups_of_every_kind() -> None:
         for dtype in (torch.float32, torch.int16):
             value = torch.full((700,), RANK + number).to(dtype)
             dist.all_reduce(value, group=group)
+            assert value.eq(TOTAL + WORLD * number).all(), (number, dtype)
+            dist.all_reduce(value, dist.ReduceOp.AVG, group=group)
             assert value.eq(TOTAL + WORLD * number).all(), (number, dtype)
     for group in groups:
         dist.destroy_process_group(group)
