@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -46,6 +47,8 @@ WIRE_DTYPES = {
 }
 # dtypes that Gloo sums
 GLOO_DTYPES = {*WIRE_DTYPES, torch.float64, torch.bool} - {torch.int16}
+
+_KEPT_NUMEL = 16  # handles of such sums are kept for a while
 
 _OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 _COUNTERS = (
@@ -103,6 +106,8 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
         self._stagings: dict[torch.device, Staging] = {}
         self._nccl: Any = None
         self._coalescing = threading.local()
+        # DDP's Join sums one number, hands the handle to C++ and drops it; its methods would be gone with the Python object.
+        self._kept: deque[dist.Work] = deque(maxlen=64)
         _groups.add(self)
 
     def getBackendName(self) -> str:
@@ -139,7 +144,7 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
     def _all_reduce(self, tensors: list[torch.Tensor], options: Any) -> dist.Work:
         operation, tensor = options.reduceOp, tensors[0]
         what = f"all_reduce({_name_of(operation)}) of {_described(tensors)}"
-        with profiled(self, "allreduce", tensors) as span:
+        with profiled(self, "allreduce", "all_reduce", tensors) as span:
             average = operation == dist.ReduceOp.AVG
             summed = len(tensors) == 1 and tensor.layout == torch.strided and (average or operation == dist.ReduceOp.SUM)
             self._check(tensor, average)
@@ -147,7 +152,10 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
                 if tensor.is_cuda:
                     return span.of(self._sum_on_device(self._agent, tensor, average, what))
                 with prompt:
-                    return span.of(self._sum(self._agent, tensor, average, what, waits=not options.asyncOp))
+                    work = span.of(self._sum(self._agent, tensor, average, what, waits=not options.asyncOp))
+                if options.asyncOp and tensor.numel() <= _KEPT_NUMEL:
+                    self._kept.append(work)
+                return work
             return span.of(self._by_gloo(what, lambda: self._all_reduce_by_gloo(tensors, options), options))
 
     def _check(self, tensor: torch.Tensor, average: bool) -> None:
@@ -248,7 +256,7 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
         if self._agreement is None:
             return self._noted(self._gloo.barrier(options))
         self._check_process("barrier")
-        with profiled(self, "barrier", []) as span:
+        with profiled(self, "barrier", "barrier", []) as span:
             limit = options.timeout if options.timeout > timedelta() else None
             work = self._agreement.run("barrier", lambda: None, waits=not options.asyncOp and limit is None)
             if limit is not None and isinstance(work, SwitchSumWork):
@@ -383,7 +391,7 @@ def _delegated(public: str, names: tuple[str, ...], agreed: int | None) -> Calla
         root = f", root {options.rootRank}" if hasattr(options, "rootRank") else ""
         tensors = arguments[agreed] if agreed is not None and agreed < len(arguments) else None
         numbers = f" of {_described(tensors)}" if tensors is not None else ""
-        with profiled(self, public, [first] if first is not None else []) as span:
+        with profiled(self, names[-1], public, [first] if first is not None else []) as span:
             return self._noted(span.of(self._by_gloo(f"{public}{operation}{numbers}{root}", start, options)))
 
     return method

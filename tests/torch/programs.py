@@ -437,7 +437,7 @@ def collectives_show_in_the_profiler() -> None:
         recorded.export_chrome_trace(str(path))
         events = [event for event in json.loads(path.read_text())["traceEvents"] if event.get("ph") == "X"]
     issued = [event for event in events if event["name"] == "c10d::allreduce_"]
-    spans = [event for event in events if event["name"] == "switchsum:allreduce"]
+    spans = [event for event in events if event["name"] == "switchsum:all_reduce"]
     assert len(issued) == len(spans) >= 5
     metadata = issued[-1]["args"]
     assert metadata["Collective name"] == "allreduce"
