@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 4 examples/accelerate_digits.py --backend gloo
     torchrun --nproc-per-node 4 examples/accelerate_digits.py --backend switchsum
 
-On CPUs Accelerate makes a Gloo group whatever InitProcessGroupKwargs(backend=...) says (1.15 refuses any other), but takes a
-default group that is there already. So the script makes it, which is one line.
+On CPUs Accelerate (1.15) takes no name but Gloo's in InitProcessGroupKwargs(backend=...): with cpu=True it refuses, without it
+does not wrap the model, so that nothing is summed. But it takes a default group that is there, so the script makes one.
 """
 
 import argparse
