@@ -35,6 +35,10 @@ class Refused(Exception):
     """A join that cannot be; the message is the sentence for the user."""
 
 
+class Full(Refused):
+    """A join for which the switch has no room left: it could be another time."""
+
+
 class Cause(Enum):
     """Why an epoch ended; the names are those of job.proto's Cause."""
 
@@ -346,7 +350,7 @@ class Registry:
             if until - start >= wanted:
                 return range(start, start + wanted)
         holders = ", ".join(f"{len(job.slots)} by {job}" for job in self._jobs) or "none held"
-        raise Refused(
+        raise Full(
             f"job {application.job_name!r} asks for {wanted} slots; {self.free_slots} of the switch's {self._total_slots} are "
             f"free, {largest} of them in a row ({holders}): ask for fewer, or wait until a job ends"
         )
@@ -359,7 +363,7 @@ class Registry:
             if number not in taken:
                 self._next_number = number + 1
                 return number
-        raise Refused(f"the switch serves {MAX_JOBS} jobs already; wait until one ends")
+        raise Full(f"the switch serves {MAX_JOBS} jobs already; wait until one ends")
 
     def withdraw(self, key: str) -> None:
         """A rank went away before it was admitted. The others wait on: somebody may start it again."""
@@ -527,7 +531,7 @@ class Registry:
             accounts.setdefault(text, []).append(rank)
         told = "; ".join(f"{_ranks(ranks)}: {text}" for text, ranks in accounts.items())
         sentence = (
-            f"ranks of job {job.name!r} disagree on what they sum: {told}. "
+            f"ranks of job {job.name!r} disagree on which collective comes next: {told}. "
             "Every rank must call the same collectives in the same order"
         )
         self._end(job, Ended(Cause.MISMATCH, sentence, tuple(sorted(job.members))))

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import grpc
 
 from switchsum.controller import jobs
-from switchsum.controller.jobs import Application, Cause, Ended, Job, Refused, Registry, State
+from switchsum.controller.jobs import Application, Cause, Ended, Full, Job, Refused, Registry, State
 from switchsum.controller.switch_keeper import JobCounts, SwitchCounts, SwitchKeeper
 from switchsum.p4src.layout import SLOTS, WIRE_VERSION
 from switchsum.protos import job_pb2 as pb
@@ -108,7 +108,8 @@ class JobService(JobServicer):
             key, desk = self._enter(application)
         except Refused as refused:
             logger.info("refused %s of job %r: %s", application, application.job_name, refused)
-            raise _refusal(context, str(refused)) from None
+            code = grpc.StatusCode.RESOURCE_EXHAUSTED if isinstance(refused, Full) else grpc.StatusCode.FAILED_PRECONDITION
+            raise _refusal(context, str(refused), code) from None
         if not context.add_callback(lambda: desk.answer.put(_GONE)):
             desk.answer.put(_GONE)
         answer = self._await(key, desk, patience_s)
@@ -312,9 +313,11 @@ class JobService(JobServicer):
 _UNKNOWN_MEMBER = "no such member: its epoch is over, or the controller was started anew since it joined; join again"
 
 
-def _refusal(context: grpc.ServicerContext, sentence: str) -> Exception:
+def _refusal(
+    context: grpc.ServicerContext, sentence: str, code: grpc.StatusCode = grpc.StatusCode.FAILED_PRECONDITION
+) -> Exception:
     """Ends the call with the sentence; abort() raises, `raise` in front of the call tells readers and checkers so."""
-    context.abort(grpc.StatusCode.FAILED_PRECONDITION, sentence)
+    context.abort(code, sentence)
     return AssertionError("abort() raises")
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from switchsum.host_agent import engine as _engine
@@ -115,6 +118,33 @@ class Agent:
     ) -> None:
         """As all_reduce, by a caller that waits for it anyway, see CollectiveQueue.run."""
         self._queue.run(source, target, description + self._suffix, done, place)
+
+    def all_reduce_when_ready(
+        self, source: npt.NDArray[Any], target: npt.NDArray[Any], description: str, done: Done
+    ) -> Callable[[], None]:
+        """As all_reduce, for numbers that are still on their way into `source`, see CollectiveQueue.hold."""
+        return self._queue.hold(source, target, description + self._suffix, done)
+
+    def agree(self, description: str, done: Done, *, waits: bool) -> None:
+        """Find out whether all workers' next collective is this one: a sum of one number under its name.
+
+        `done(error)` is called when all have come, or with an error that tells which rank does what. `waits`: whether the
+        caller waits for that, as all_reduce_now.
+        """
+        ballot = np.zeros(1, np.int32)
+        (self._queue.run if waits else self._queue.submit)(ballot, ballot, description, done)
+
+    @property
+    def failure(self) -> SwitchSumError | None:
+        """Why this job is over; None while it is not."""
+        return self._queue.error
+
+    def wait_failure(self, timeout_s: float) -> SwitchSumError | None:
+        """Wait for such a reason; None if none came in time."""
+        deadline = time.monotonic() + timeout_s
+        while self.failure is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self.failure
 
     def counters(self) -> dict[str, int]:
         """Packets, bytes and events since the join, see Engine.counters."""

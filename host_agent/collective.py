@@ -36,6 +36,7 @@ class _Pending:
     done: Done
     place: int = 0
     inline: bool = False  # whether `done` runs nobody else's code, and so may be called by whoever drives
+    held: bool = False  # whether the numbers are still on their way into `source`
     number: int | None = None  # the engine's
     told: bool = False
 
@@ -152,6 +153,26 @@ class CollectiveQueue:
         if error is not None:
             done(error)
 
+    def hold(
+        self, source: npt.NDArray[Any], target: npt.NDArray[Any], description: str, done: Done, place: int = 0
+    ) -> Callable[[], None]:
+        """As `submit`, for numbers that are not there yet: this sum, and all that are submitted after it, wait until the
+        function that this returns has been called."""
+        pending = _Pending(source, target, description, done, place, held=True)
+        with self._lock:
+            error = self._error
+            if error is None:
+                self._append(pending)
+        if error is not None:
+            done(error)
+
+        def release() -> None:
+            with self._lock:
+                pending.held = False
+                self._call_driver()
+
+        return release
+
     def run(self, source: npt.NDArray[Any], target: npt.NDArray[Any], description: str, done: Done, place: int = 0) -> None:
         """As `submit`, and drive until this sum has ended, if nothing else is pending: `done` has been called then.
 
@@ -196,6 +217,10 @@ class CollectiveQueue:
         """Called under the lock, so that close() cannot have closed the transport."""
         prompt.__enter__()  # until it is told, see _drive and _Tellers
         self._waiting.append(pending)
+        self._call_driver()
+
+    def _call_driver(self) -> None:
+        """Something has changed; called under the lock."""
         if self._driver is None:
             self._needed.notify()
         elif self._driver != threading.get_ident():
@@ -208,6 +233,11 @@ class CollectiveQueue:
                 self._error = error
                 if self._driver is not None:
                     self._transport.wake()
+
+    @property
+    def error(self) -> SwitchSumError | None:
+        """Why no sum can be had any more; None while they can."""
+        return self._error
 
     @property
     def current(self) -> str:
@@ -299,7 +329,7 @@ class CollectiveQueue:
                 self._ended += [(pending, self._error) for pending in (*self._running.values(), *self._waiting)]
                 self._running.clear()
                 self._waiting.clear()
-            while self._waiting and self._engine.has_room:
+            while self._waiting and self._engine.has_room and not self._waiting[0].held:
                 pending = self._waiting[0]
                 if pending.number is None or pending.number == self._engine.submitted:
                     pending.number = self._engine.submitted

@@ -3,6 +3,7 @@
 SwitchSumError
     ControllerUnreachable   no controller at that address, or it went away
     JoinRefused             the controller said no, and why
+        SwitchFull          it has no slots left, or no job number
     EpochEnded              the job is over: a lost worker, a mismatch, a lost switch, a lost controller
     TransportError          this host's sockets
     CollectiveMismatch      the ranks sum different things
@@ -21,6 +22,10 @@ class ControllerUnreachable(SwitchSumError):
 
 class JoinRefused(SwitchSumError):
     """The controller refused the join; its sentence says why."""
+
+
+class SwitchFull(JoinRefused):
+    """Other jobs hold the switch's slots; the sentence says how many each."""
 
 
 class EpochEnded(SwitchSumError):

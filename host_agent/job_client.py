@@ -18,7 +18,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import grpc
 
-from switchsum.host_agent.errors import ControllerUnreachable, EpochEnded, JoinRefused
+from switchsum.host_agent.errors import ControllerUnreachable, EpochEnded, JoinRefused, SwitchFull
 from switchsum.p4src.layout import WIRE_VERSION
 from switchsum.protos import job_pb2 as pb
 from switchsum.protos.job_rpc import JobServiceStub
@@ -94,7 +94,8 @@ class JobClient:
         """Join and wait until all `world_size` ranks have joined; `timeout_s` bounds both, the connection included.
 
         `data_address` and `data_port` are where this worker's data socket sends from ("": the address that leads to the
-        controller); `slots`, `elements`: 0 for the controller's choice. Raises ControllerUnreachable or JoinRefused.
+        controller); `slots`, `elements`: 0 for the controller's choice. Raises ControllerUnreachable or JoinRefused
+        (SwitchFull for want of slots).
         """
         deadline = time.monotonic() + timeout_s
         request = pb.JoinRequest(
@@ -118,7 +119,8 @@ class JobClient:
                     f"controller at {self.address}: no answer to the join within {timeout_s:g} s ({_text(error)}); "
                     "see whether it is running and what its log says"
                 ) from None
-            raise JoinRefused(f"the controller at {self.address} refused the join: {error.details()}") from None
+            refusal = SwitchFull if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED else JoinRefused
+            raise refusal(f"the controller at {self.address} refused the join: {error.details()}") from None
         self._member = reply.member
         self._lease_s = reply.lease_ms / 1000
         return Joined(

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from switchsum.gradient_hook import ddp_hook
     from switchsum.torch_backend import Statistics, statistics
 
 __version__ = "0.1.0"
-__all__ = ["Statistics", "__version__", "statistics"]
+__all__ = ["Statistics", "__version__", "ddp_hook", "statistics"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,4 +21,8 @@ def __getattr__(name: str) -> Any:
         from switchsum import torch_backend
 
         return getattr(torch_backend, name)
+    if name == "ddp_hook":
+        from switchsum.gradient_hook import ddp_hook
+
+        return ddp_hook
     raise AttributeError(f"module 'switchsum' has no attribute {name!r}")

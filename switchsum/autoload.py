@@ -17,7 +17,7 @@ def register() -> None:
         import torch.distributed as dist  # not at the top: torch itself calls this while it is being imported
 
         if dist.is_available() and "switchsum" not in dist.Backend.backend_list:
-            dist.Backend.register_backend("switchsum", _create, devices=["cpu"])
+            dist.Backend.register_backend("switchsum", _create, devices=["cpu", "cuda"])
     except Exception as error:  # an exception here would make `import torch` fail for everybody
         warnings.warn(f"the switchsum backend could not be registered with PyTorch: {error}", stacklevel=1)
 

@@ -18,6 +18,7 @@ class Settings:
     data_address: SWITCHSUM_DATA_ADDRESS, IPv4 address of this host towards the switch; empty: the way to the controller.
     slots: SWITCHSUM_SLOTS, slots to ask for; 0: the controller's default.
     lanes: SWITCHSUM_LANES, bits in which each number of a large float32 sum travels: 32, 16 or 8.
+    gloo_below: SWITCHSUM_GLOO_BELOW, bytes; smaller tensors are summed by Gloo.
     timeout_s: SWITCHSUM_TIMEOUT, seconds until a silent controller or switch is an error.
     """
 
@@ -25,6 +26,7 @@ class Settings:
     data_address: str = ""
     slots: int = 0
     lanes: int = 32
+    gloo_below: int = 0
     timeout_s: float = 30.0
 
     @classmethod
@@ -34,6 +36,7 @@ class Settings:
             controller=_address("SWITCHSUM_CONTROLLER"),
             data_address=os.environ.get("SWITCHSUM_DATA_ADDRESS", ""),
             lanes=_choice("SWITCHSUM_LANES", cls.lanes, (32, 16, 8)),
+            gloo_below=_number("SWITCHSUM_GLOO_BELOW", int, cls.gloo_below, 0, 2**62),
             slots=_number("SWITCHSUM_SLOTS", int, cls.slots, 0, 2048),
             timeout_s=_number("SWITCHSUM_TIMEOUT", float, cls.timeout_s, 0.1, 86400.0),
         )

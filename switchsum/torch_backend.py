@@ -8,23 +8,28 @@ behind `then`, because the DDP reducer crashes on a Python exception; the base c
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from switchsum.embedded import EmbeddedSwitch
 from switchsum.host_agent.agent import Agent
-from switchsum.host_agent.errors import SwitchSumError
+from switchsum.host_agent.errors import SwitchFull, SwitchSumError
 from switchsum.host_agent.promptness import prompt
+from switchsum.profiling import profiled
 from switchsum.settings import Settings
+from switchsum.staging import Staging
+from switchsum.works import Agreement, SwitchSumWork, WorkOfMany
 
 logger = logging.getLogger(__name__)
 
@@ -39,53 +44,25 @@ WIRE_DTYPES = {
     torch.int8: torch.int32,
     torch.uint8: torch.int32,
 }
-GLOO_DTYPES = {*WIRE_DTYPES, torch.float64}
+# dtypes that Gloo sums
+GLOO_DTYPES = {*WIRE_DTYPES, torch.float64, torch.bool} - {torch.int16}
 
+_OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
+_COUNTERS = (
+    "bytes_sent",
+    "bytes_received",
+    "packets_sent",
+    "packets_received",
+    "early_repairs",
+    "repairs_received",
+    "stale",
+    "collectives",
+)
+
+_groups: weakref.WeakSet[ProcessGroupSwitchSum] = weakref.WeakSet()
 _default_group: weakref.ref[ProcessGroupSwitchSum] | None = None
 _embedded: EmbeddedSwitch | None = None
 _known_controller: str | None = None  # of the first group: its subgroups use the same one
-
-
-class SwitchSumWork(dist.Work):
-    """Handle of one sum. The C++ reducer uses only its future; Python callers wait."""
-
-    def __init__(self, future: torch.futures.Future[list[torch.Tensor]], failures: list[Exception] | None = None) -> None:
-        """`failures` gets the sum's exception, if there is one, before `future` ends."""
-        super().__init__()
-        self._future = future
-        self._failures = failures if failures is not None else []
-        self._ended = threading.Event()
-        future.add_done_callback(lambda _: self._ended.set())
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the sum. Raises RuntimeError with the cause when it failed; the engine bounds the time."""
-        with prompt:
-            self._ended.wait()  # Ctrl-C ends this wait; it would not end the future's, which is C++
-            try:
-                self._future.wait()
-            except RuntimeError:
-                for failure in self._failures:  # the future's own error buries the sentence under C++ stack traces
-                    raise failure from None
-                raise
-        return True
-
-    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        return self._future
-
-    def is_completed(self) -> bool:
-        return bool(self._future.done())
-
-    def is_success(self) -> bool:
-        if not self._future.done():
-            return False
-        try:
-            self._future.value()
-        except RuntimeError:
-            return False
-        return True
-
-    def result(self) -> list[torch.Tensor]:
-        return list(self._future.value())
 
 
 @dataclass(frozen=True)
@@ -106,81 +83,106 @@ class Statistics:
 class ProcessGroupSwitchSum(dist.ProcessGroup):
     """One rank's group. Made by `create_process_group`."""
 
-    def __init__(self, agent: Agent, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+    def __init__(self, agent: Agent | None, store: Any, rank: int, size: int, timeout: timedelta, gloo_below: int) -> None:
+        """`agent`: None if nothing of this group goes through the switch: it has one rank, or the switch is full.
+
+        `gloo_below`: bytes; smaller tensors are summed by Gloo.
+        """
         super().__init__(rank, size)
         self._agent = agent
+        self._agreement = Agreement(agent) if agent is not None else None
+        self._store = store
+        self._timeout = timeout
+        self._gloo_below = gloo_below
         self._process = os.getpid()
         self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("switchsum-gloo", store), rank, size, timeout)
         self._gloo._set_sequence_number_for_group()
         # Functional collectives and DeviceMesh ask the group for its device's backend by name.
         self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, self._gloo)
         self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
-        atexit.register(_shut_down, weakref.ref(self))
+        self._stagings: dict[torch.device, Staging] = {}
+        self._nccl: Any = None
+        self._coalescing = threading.local()
+        _groups.add(self)
 
     def getBackendName(self) -> str:
         return "switchsum"
 
     def statistics(self) -> Statistics:
-        """Counters of this group's packets."""
-        counters = self._agent.counters()
+        """Counters of this group's packets; zeros if nothing of it goes through the switch."""
+        counters = self._agent.counters() if self._agent is not None else dict.fromkeys((*_COUNTERS, "timeouts"), 0)
         return Statistics(
-            bytes_sent=counters["bytes_sent"],
-            bytes_received=counters["bytes_received"],
-            packets_sent=counters["packets_sent"],
-            packets_received=counters["packets_received"],
-            retransmissions=counters["timeouts"] + counters["early_repairs"],
-            early_repairs=counters["early_repairs"],
-            repairs_received=counters["repairs_received"],
-            stale=counters["stale"],
-            collectives=counters["collectives"],
+            retransmissions=counters["timeouts"] + counters["early_repairs"], **{name: counters[name] for name in _COUNTERS}
         )
 
     def start_profile(self) -> None:
         """Begin to count where this rank's data path spends its time, see Engine.start_profile."""
-        self._agent.start_profile()
+        self._need_agent().start_profile()
 
     def end_profile(self) -> dict[str, float]:
         """Seconds of each stage since start_profile, see Engine.end_profile."""
-        return self._agent.end_profile()
+        return self._need_agent().end_profile()
 
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
+    def _need_agent(self) -> Agent:
+        if self._agent is None:
+            raise SwitchSumError("nothing of this group goes through the switch: it has one rank, or the switch was full")
+        return self._agent
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:
         """Sum (or average) in the switch; other operations, and float64, by Gloo."""
-        options = opts if opts is not None else dist.AllreduceOptions()
-        operation = options.reduceOp
-        if len(tensors) != 1 or tensors[0].layout != torch.strided:
-            return self._gloo.allreduce(tensors, options)
-        tensor = tensors[0]
-        if tensor.device.type != "cpu":
+        tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        options = _options(dist.AllreduceOptions, opts)
+        if tensors[0].is_cuda and self._has_nccl:
+            return self._noted(self._of_device(tensors[0]).allreduce(tensors, options))
+        return self._noted(self._all_reduce(tensors, options))
+
+    def _all_reduce(self, tensors: list[torch.Tensor], options: Any) -> dist.Work:
+        operation, tensor = options.reduceOp, tensors[0]
+        what = f"all_reduce({_name_of(operation)}) of {_described(tensors)}"
+        with profiled(self, "allreduce", tensors) as span:
+            average = operation == dist.ReduceOp.AVG
+            summed = len(tensors) == 1 and tensor.layout == torch.strided and (average or operation == dist.ReduceOp.SUM)
+            self._check(tensor, average)
+            if summed and self._agent is not None and self._worth_the_switch(tensor):
+                if tensor.is_cuda:
+                    return span.of(self._sum_on_device(self._agent, tensor, average, what))
+                with prompt:
+                    return span.of(self._sum(self._agent, tensor, average, what, waits=not options.asyncOp))
+            return span.of(self._by_gloo(what, lambda: self._all_reduce_by_gloo(tensors, options), options))
+
+    def _check(self, tensor: torch.Tensor, average: bool) -> None:
+        if tensor.device.type not in ("cpu", "cuda"):
             raise ValueError(
-                f"all_reduce of a tensor on {tensor.device}: the switchsum backend sums CPU tensors; "
+                f"all_reduce of a tensor on {tensor.device}: the switchsum backend sums tensors on cpu and cuda; "
                 "move it with .cpu(), or use another backend for this device"
             )
-        if tensor.dtype not in GLOO_DTYPES:
-            names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in GLOO_DTYPES))
+        if tensor.dtype not in {*WIRE_DTYPES, *GLOO_DTYPES}:
+            names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in {*WIRE_DTYPES, *GLOO_DTYPES}))
             raise ValueError(f"all_reduce of {tensor.dtype} is not supported; convert the tensor to one of {names}")
-        average = operation == dist.ReduceOp.AVG
         if average and not tensor.is_floating_point():
             raise ValueError(f"all_reduce(AVG) of {tensor.dtype} has no exact result; use SUM and divide as you need")
-        if operation == dist.ReduceOp.SUM or average:
-            if tensor.dtype in WIRE_DTYPES:
-                with prompt:
-                    return self._sum(tensor, average, waits=not options.asyncOp)
-            if average:
-                return self._average_by_gloo(tensor)
-        return self._gloo.allreduce(tensors, options)
+        self._check_process("all_reduce")
 
-    def _sum(self, tensor: torch.Tensor, average: bool, waits: bool) -> dist.Work:
-        """`waits`: whether the caller waits for the sum anyway, and so may move its packets itself."""
+    def _check_process(self, what: str) -> None:
         if os.getpid() != self._process:
             raise SwitchSumError(
-                "all_reduce in a process that was forked from a rank: threads and sockets of a process group do not survive a "
+                f"{what} in a process that was forked from a rank: threads and sockets of a process group do not survive a "
                 "fork; call it in the rank itself"
             )
+
+    def _worth_the_switch(self, tensor: torch.Tensor) -> bool:
+        if tensor.dtype not in WIRE_DTYPES:
+            return False
+        return tensor.numel() * tensor.element_size() >= self._gloo_below or tensor.dtype not in GLOO_DTYPES
+
+    def _sum(self, agent: Agent, tensor: torch.Tensor, average: bool, what: str, waits: bool) -> dist.Work:
+        """`waits`: whether the caller waits for the sum anyway, and so may move its packets itself."""
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         failures: list[Exception] = []
         wire_dtype = WIRE_DTYPES[tensor.dtype]
         in_place = tensor.dtype == wire_dtype and tensor.is_contiguous()
         carried = (tensor if in_place else tensor.to(wire_dtype).contiguous()).detach().view(-1)
+        size = self.size()
 
         def done(error: SwitchSumError | None) -> None:
             try:
@@ -188,7 +190,7 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
                     raise error
                 with torch.no_grad():
                     if average:
-                        carried.div_(self.size())
+                        carried.div_(size)
                     if not in_place:
                         tensor.copy_(carried.view(tensor.shape))
                 future.set_result([tensor])
@@ -197,46 +199,114 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
                 future.set_exception(failure)
 
         if carried.numel() == 0:
-            done(None)
+            agent.agree(what, done, waits=waits)
         else:
-            what = "average" if average else "sum"
-            description = f"all_reduce({what}) of {str(tensor.dtype).removeprefix('torch.')}[{tensor.numel()}]"
             array = carried.numpy()
-            start = self._agent.all_reduce_now if waits else self._agent.all_reduce
+            start = agent.all_reduce_now if waits else agent.all_reduce
             # A tensor that travels as a copy is known by where it lies itself; the copy's place is chance.
-            start(array, array, description, done, tensor.data_ptr())
+            start(array, array, what, done, tensor.data_ptr())
         if future.done() and not failures:  # summed already: nothing is left that could fail
-            return SwitchSumWork(future, failures)
-        return SwitchSumWork(future.then(lambda finished: finished.value()), failures)
+            return SwitchSumWork(what, future, failures)
+        return SwitchSumWork(what, future.then(lambda finished: finished.value()), failures)
 
-    def _average_by_gloo(self, tensor: torch.Tensor) -> dist.Work:
-        options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp.SUM
-        size = self.size()
+    def _sum_on_device(self, agent: Agent, tensor: torch.Tensor, average: bool, what: str) -> dist.Work:
+        staging = self._stagings.get(tensor.device)
+        if staging is None:
+            staging = self._stagings[tensor.device] = Staging(tensor.device)
+        return staging.sum(agent, tensor, WIRE_DTYPES[tensor.dtype], self.size() if average else 1, what)
 
-        def divide(finished: torch.futures.Future[Any]) -> list[torch.Tensor]:
+    def _all_reduce_by_gloo(self, tensors: list[torch.Tensor], options: Any) -> dist.Work:
+        if tensors[0].dtype in GLOO_DTYPES:
+            return self._gloo.allreduce(tensors, options)  # type: ignore[no-any-return]
+        wider = [tensor.to(WIRE_DTYPES[tensor.dtype]) for tensor in tensors]
+
+        def narrow(finished: torch.futures.Future[Any]) -> list[torch.Tensor]:
             finished.value()
-            return [tensor.div_(size)]
+            for tensor, carried in zip(tensors, wider, strict=True):
+                tensor.copy_(carried)
+            return tensors
 
-        return SwitchSumWork(self._gloo.allreduce([tensor], options).get_future().then(divide))
+        future = self._gloo.allreduce(wider, options).get_future().then(narrow)
+        return SwitchSumWork("all_reduce", future)
 
-    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
+    def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> dist.Work:
         """One sum after the other; they queue without gaps."""
         options = dist.AllreduceOptions()
+        options.asyncOp = True
         if opts is not None:
             options.reduceOp = opts.reduceOp
-        works = [self.allreduce([tensor], options) for tensor in tensors]
-        together = torch.futures.collect_all([work.get_future() for work in works])
-        return SwitchSumWork(together.then(lambda finished: [tensors_of.value()[0] for tensors_of in finished.value()]))
+        return self._noted(WorkOfMany([self._all_reduce([tensor], options) for tensor in tensors]))
+
+    def barrier(self, opts: Any = None) -> dist.Work:
+        """All ranks have come here: a one-packet sum in the switch."""
+        options = _options(dist.BarrierOptions, opts)
+        if self._agreement is None:
+            return self._noted(self._gloo.barrier(options))
+        self._check_process("barrier")
+        with profiled(self, "barrier", []) as span:
+            limit = options.timeout if options.timeout > timedelta() else None
+            work = self._agreement.run("barrier", lambda: None, waits=not options.asyncOp and limit is None)
+            if limit is not None and isinstance(work, SwitchSumWork):
+                work.limit = limit
+            return self._noted(span.of(work))
+
+    def _by_gloo(self, what: str, start: Callable[[], dist.Work], options: Any) -> dist.Work:
+        """`options`: of the collective; None for the defaults."""
+        self._check_process(what)
+        if self._agreement is None:
+            return start()
+        return self._agreement.run(what, start, waits=options is not None and not options.asyncOp)
+
+    @property
+    def _has_nccl(self) -> bool:
+        """Whether the user asked for NCCL on CUDA tensors: "cpu:switchsum,cuda:nccl". Torch hands a Python group everything."""
+        return "cuda:nccl" in str(distributed_c10d._world.pg_backend_config.get(self, ""))
+
+    def _of_device(self, tensor: torch.Tensor | None) -> Any:
+        """Who runs collectives of such tensors, other than sums."""
+        if tensor is None or not tensor.is_cuda or not self._has_nccl:
+            return self._gloo
+        if self._nccl is None:
+            if not dist.is_nccl_available():
+                raise RuntimeError('"cuda:nccl" was asked for, but this PyTorch was built without NCCL; use "switchsum" alone')
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = self._timeout
+            store = dist.PrefixStore("switchsum-nccl", self._store)
+            self._nccl = dist.ProcessGroupNCCL(store, self.rank(), self.size(), options)
+            self._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, self._nccl)
+        return self._nccl
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        """What is issued until _end_coalescing has one handle. Nothing is held back for it: sums queue without gaps anyway."""
+        self._coalescing.works = []
+
+    def _end_coalescing(self, device: torch.device) -> dist.Work:
+        works, self._coalescing.works = self._coalescing.works, None
+        return WorkOfMany(works)
+
+    def _noted(self, work: dist.Work) -> dist.Work:
+        works = getattr(self._coalescing, "works", None)
+        if works is not None:
+            works.append(work)
+        return work
 
     def shutdown(self) -> None:
         """Leave the job and free sockets and threads; what is pending ends with an error."""
-        if os.getpid() == self._process:  # a forked child that ends must not take its parent out of the job
+        if os.getpid() != self._process:
+            return  # a forked child that ends must not take its parent out of the job
+        if self._agent is not None and self._agreement is not None:
             self._agent.close()
+            self._agreement.close()
+        for staging in self._stagings.values():
+            staging.close()
+        if self._nccl is not None:
+            self._nccl.shutdown()
 
     def abort(self) -> None:
         self.shutdown()
         self._gloo.abort()
+        if self._nccl is not None:
+            self._nccl.abort()
 
     def monitored_barrier(self, *arguments: Any, **options: Any) -> Any:
         return self._gloo.monitored_barrier(*arguments, **options)
@@ -248,48 +318,130 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
         return int(self._gloo._get_sequence_number_for_group())
 
 
-def _through_gloo(name: str, gloo_names: tuple[str, ...]) -> Callable[..., Any]:
-    def method(self: ProcessGroupSwitchSum, *arguments: Any, **options: Any) -> Any:
-        for gloo_name in gloo_names:
-            if hasattr(self._gloo, gloo_name):
-                return getattr(self._gloo, gloo_name)(*arguments, **options)
-        raise RuntimeError(f"this PyTorch's Gloo has no {name}; the switchsum backend supports torch 2.13")
+def _options(kind: Any, given: Any) -> Any:
+    """torch's callers give options, people sometimes a bare ReduceOp."""
+    if isinstance(given, kind):
+        return given
+    options = kind()
+    if given is not None:
+        options.reduceOp = given
+    return options
 
-    method.__name__ = name
+
+def _name_of(operation: Any) -> str:
+    """ReduceOp has no readable name of its own."""
+    return next((name.lower() for name in _OPERATIONS if operation == getattr(dist.ReduceOp, name)), "unknown operation")
+
+
+def _first(tensors: Any) -> torch.Tensor | None:
+    """The first tensor in nested lists."""
+    if isinstance(tensors, torch.Tensor):
+        return tensors
+    if isinstance(tensors, list | tuple):
+        return next((found for each in tensors if (found := _first(each)) is not None), None)
+    return None
+
+
+def _numel(tensors: Any) -> int:
+    return tensors.numel() if isinstance(tensors, torch.Tensor) else sum(map(_numel, tensors))
+
+
+def _described(tensors: Any) -> str:
+    """ "float32[10]": what must be equal on all ranks, of a tensor or of nested lists of tensors."""
+    first = _first(tensors)
+    if first is None:
+        return "nothing"
+    dtype = str(first.dtype).removeprefix("torch.")
+    if first.layout != torch.strided:
+        return f"{str(first.layout).removeprefix('torch.')} {dtype}"
+    return f"{dtype}[{_numel(tensors)}]"
+
+
+def _delegated(public: str, names: tuple[str, ...], agreed: int | None) -> Callable[..., Any]:
+    """A collective that Gloo (for CUDA tensors NCCL, if asked for) runs.
+
+    `public`: its name in torch.distributed; `names`: the backend's method, newest name first; `agreed`: the argument that has
+    as many elements on all ranks, None if there is none.
+    """
+
+    def method(self: ProcessGroupSwitchSum, *arguments: Any, **keywords: Any) -> Any:
+        first = _first([*arguments, *keywords.values()])
+        backend = self._of_device(first)
+
+        def start() -> Any:
+            return _call(backend, names, arguments, keywords)
+
+        if backend is not self._gloo:
+            return self._noted(start())
+        options: Any = next((each for each in (*arguments, *keywords.values()) if hasattr(each, "asyncOp")), None)
+        operation = f"({_name_of(options.reduceOp)})" if hasattr(options, "reduceOp") else ""
+        root = f", root {options.rootRank}" if hasattr(options, "rootRank") else ""
+        tensors = arguments[agreed] if agreed is not None and agreed < len(arguments) else None
+        numbers = f" of {_described(tensors)}" if tensors is not None else ""
+        with profiled(self, public, [first] if first is not None else []) as span:
+            return self._noted(span.of(self._by_gloo(f"{public}{operation}{numbers}{root}", start, options)))
+
     return method
 
 
+def _call(backend: Any, names: tuple[str, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dist.Work:
+    """The backend's method of the first of these names that it has."""
+    name = next((name for name in names if hasattr(backend, name)), None)
+    if name is not None:
+        return getattr(backend, name)(*arguments, **keywords)  # type: ignore[no-any-return]
+    single = _SINGLE.get(names)
+    if single is None:
+        raise RuntimeError(f"this PyTorch's {backend.name()} has no {names[0]}; the switchsum backend supports torch 2.13")
+    outputs, inputs, *options = arguments
+    works = [_call(backend, single, (into, of, *options), keywords) for into, of in zip(outputs, inputs, strict=True)]
+    return WorkOfMany(works)
+
+
+_ALL_GATHER_SINGLE = ("all_gather_single", "_allgather_base")
+_ALL_GATHERS = ("all_gather_single_coalesced", "allgather_into_tensor_coalesced")
+_REDUCE_SCATTER_SINGLE = ("reduce_scatter_single", "_reduce_scatter_base")
+_REDUCE_SCATTERS = ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced")
+# Gloo has these in C++, for several tensors at once, but Python cannot call them.
+_SINGLE: dict[tuple[str, ...], tuple[str, ...]] = {_ALL_GATHERS: _ALL_GATHER_SINGLE, _REDUCE_SCATTERS: _REDUCE_SCATTER_SINGLE}
+
 # Explicit on purpose (see the module's docstring). PyTorch renamed some; both names reach Gloo's method, whichever it has.
-for _name, _gloo_names in {
-    "broadcast": ("broadcast",),
-    "reduce": ("reduce",),
-    "allgather": ("allgather",),
-    "allgather_coalesced": ("allgather_coalesced",),
-    "all_gather_single": ("all_gather_single", "_allgather_base"),
-    "_allgather_base": ("_allgather_base", "all_gather_single"),
-    "all_gather_single_coalesced": ("all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
-    "allgather_into_tensor_coalesced": ("allgather_into_tensor_coalesced", "all_gather_single_coalesced"),
-    "gather": ("gather",),
-    "scatter": ("scatter",),
-    "reduce_scatter": ("reduce_scatter",),
-    "reduce_scatter_single": ("reduce_scatter_single", "_reduce_scatter_base"),
-    "_reduce_scatter_base": ("_reduce_scatter_base", "reduce_scatter_single"),
-    "reduce_scatter_single_coalesced": ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"),
-    "alltoall": ("alltoall",),
-    "all_to_all_single": ("all_to_all_single", "alltoall_base"),
-    "alltoall_base": ("alltoall_base", "all_to_all_single"),
-    "send": ("send",),
-    "recv": ("recv",),
-    "recv_anysource": ("recv_anysource",),
-    "barrier": ("barrier",),
-}.items():
-    setattr(ProcessGroupSwitchSum, _name, _through_gloo(_name, _gloo_names))
+for _public, _names, _agreed in (
+    ("broadcast", ("broadcast",), 0),
+    ("reduce", ("reduce",), 0),
+    ("all_gather", ("allgather",), 1),
+    ("all_gather_coalesced", ("allgather_coalesced",), 1),
+    ("all_gather_single", _ALL_GATHER_SINGLE, 1),
+    ("all_gather_single_coalesced", _ALL_GATHERS, 1),
+    ("gather", ("gather",), 1),
+    ("scatter", ("scatter",), 0),
+    ("reduce_scatter", ("reduce_scatter",), 1),
+    ("reduce_scatter_single", _REDUCE_SCATTER_SINGLE, 1),
+    ("reduce_scatter_single_coalesced", _REDUCE_SCATTERS, 1),
+    ("all_to_all", ("alltoall",), None),
+    ("all_to_all_single", ("all_to_all_single", "alltoall_base"), None),
+):
+    for _name in _names:
+        setattr(ProcessGroupSwitchSum, _name, _delegated(_public, _names, _agreed))
 
 
-def _shut_down(reference: weakref.ref[ProcessGroupSwitchSum]) -> None:
-    group = reference()
-    if group is not None:
+def _point_to_point(name: str) -> Callable[..., Any]:
+    """Two ranks' affair, so the others need not agree."""
+
+    def method(self: ProcessGroupSwitchSum, *arguments: Any, **keywords: Any) -> Any:
+        self._check_process(name)
+        return self._noted(getattr(self._of_device(_first(arguments)), name)(*arguments, **keywords))
+
+    return method
+
+
+for _name in ("send", "recv", "recv_anysource"):
+    setattr(ProcessGroupSwitchSum, _name, _point_to_point(_name))
+
+
+@atexit.register
+def _shut_down() -> None:
+    """For programs that end without destroy_process_group(): leaving says goodbye, so that nobody takes us for lost."""
+    for group in list(_groups):
         group.shutdown()
 
 
@@ -329,31 +481,75 @@ def _find_controller(store: Any, rank: int, size: int, settings: Settings) -> st
 
 def create_process_group(store: Any, rank: int, size: int, timeout: timedelta) -> ProcessGroupSwitchSum:
     """What torch calls for `init_process_group("switchsum")` and for each `new_group` of it."""
-    global _default_group, _known_controller
+    global _default_group
     settings = Settings.from_environment()
-    controller = _find_controller(store, rank, size, settings)
-    if rank == 0:
-        store.set("switchsum/job", f"{os.urandom(8).hex()}")
-    agent = Agent.join(
-        controller=controller,
-        job_name=store.get("switchsum/job").decode(),
-        rank=rank,
-        world_size=size,
-        data_address=settings.data_address,
-        slots=settings.slots,
-        lanes=settings.lanes,
-        timeout_s=settings.timeout_s,
-        peer_timeout_s=timeout.total_seconds(),
-    )
+    _offer_monitored_barrier()
+    agent = _join(store, rank, size, timeout, settings) if size > 1 else None
     try:
-        group = ProcessGroupSwitchSum(agent, store, rank, size, timeout)
+        group = ProcessGroupSwitchSum(agent, store, rank, size, timeout, settings.gloo_below)
     except BaseException:
-        agent.close()
+        if agent is not None:
+            agent.close()
         raise
-    _known_controller = controller
     if _default_group is None or _default_group() is None:
         _default_group = weakref.ref(group)
     return group
+
+
+def _join(store: Any, rank: int, size: int, timeout: timedelta, settings: Settings) -> Agent | None:
+    """Membership in a job of the switch. None for a group beside the default one when the switch has no room for it."""
+    global _known_controller
+    controller = _find_controller(store, rank, size, settings)
+    if rank == 0:
+        store.set("switchsum/job", f"{os.urandom(8).hex()}")
+    agent: Agent | None = None
+    refusal: SwitchSumError | None = None
+    try:
+        agent = Agent.join(
+            controller=controller,
+            job_name=store.get("switchsum/job").decode(),
+            rank=rank,
+            world_size=size,
+            data_address=settings.data_address,
+            slots=settings.slots,
+            lanes=settings.lanes,
+            timeout_s=settings.timeout_s,
+            peer_timeout_s=timeout.total_seconds(),
+        )
+    except SwitchSumError as error:
+        refusal = error
+    if dist.is_initialized():  # a program may make many groups; that the switch is too small for all must not end it
+        store.set(f"switchsum/joined/{rank}", f"full {refusal}" if isinstance(refusal, SwitchFull) else "done")
+        answers = [store.get(f"switchsum/joined/{other}").decode().partition(" ") for other in range(size)]
+        full = next((sentence for verdict, _, sentence in answers if verdict == "full"), None)
+        if full is not None:
+            if agent is not None:
+                agent.close()
+            if rank == 0:
+                logger.warning("a process group of %d ranks goes through Gloo alone: %s", size, full)
+            return None
+    if refusal is not None:
+        raise refusal
+    _known_controller = controller
+    return agent
+
+
+def _offer_monitored_barrier() -> None:
+    """torch.distributed.monitored_barrier() asks for the name "gloo" before it asks the group; ours can do it, too."""
+    original = distributed_c10d.monitored_barrier
+    if hasattr(original, "switchsum"):
+        return
+
+    @functools.wraps(original)
+    def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        asked = distributed_c10d._get_default_group() if group is None else group
+        if not isinstance(asked, ProcessGroupSwitchSum):
+            original(group, timeout, wait_all_ranks)
+        else:
+            asked.monitored_barrier(timeout if timeout is not None else asked._timeout, wait_all_ranks=wait_all_ranks)
+
+    monitored_barrier.switchsum = True  # type: ignore[attr-defined]
+    distributed_c10d.monitored_barrier = dist.monitored_barrier = monitored_barrier
 
 
 def statistics() -> Statistics:

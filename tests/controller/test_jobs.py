@@ -342,7 +342,7 @@ def test_a_mismatch_gathers_what_every_rank_was_doing() -> None:
     ended = machine.take_effects()[0].ended  # type: ignore[union-attr]
     assert ended.cause is Cause.MISMATCH
     assert ended.reason == (
-        "ranks of job 'a' disagree on what they sum: ranks 0, 2: #5 all_reduce(sum) of float32[1000]; "
+        "ranks of job 'a' disagree on which collective comes next: ranks 0, 2: #5 all_reduce(sum) of float32[1000]; "
         "rank 1: #5 all_reduce(sum) of float32[9]; rank 3: did not answer. "
         "Every rank must call the same collectives in the same order"
     )

@@ -1,4 +1,4 @@
-"""Runs a function of tests/torch/scenarios.py on several ranks, each a process of its own, as torchrun does."""
+"""Runs a function of scenarios.py or programs.py on several ranks, each a process of its own, as torchrun does."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def started(scenario: str, ranks: int, **environment: str) -> Iterator[list[subprocess.Popen[str]]]:
-    """The ranks' processes; whatever happens, none is left behind."""
+    """The ranks' processes; whatever happens, none is left behind. `scenario`: "NAME" or "MODULE.NAME"."""
+    module, _, function = scenario.rpartition(".")
     port = free_port()
     processes = []
     for rank in range(ranks):
@@ -45,7 +46,7 @@ def started(scenario: str, ranks: int, **environment: str) -> Iterator[list[subp
             "OMP_NUM_THREADS": "1",
             **environment,
         }
-        command = [sys.executable, "-m", "tests.torch.scenarios", scenario]
+        command = [sys.executable, "-m", f"tests.torch.{module or 'scenarios'}", function]
         processes.append(
             subprocess.Popen(
                 command,

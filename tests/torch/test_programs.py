@@ -1,0 +1,93 @@
+"""What PyTorch users do with a process group, on real processes; each program is in programs.py."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch.distributed as dist
+
+from switchsum.embedded import EmbeddedSwitch
+from switchsum.torch_backend import ProcessGroupSwitchSum
+from tests.torch.launch import check, collect, free_port, run, started
+
+
+@pytest.fixture(scope="module")
+def controller() -> Iterator[str]:
+    switch = EmbeddedSwitch(ports=8)
+    yield switch.controller
+    switch.close()
+
+
+@pytest.mark.parametrize(
+    ("program", "ranks"),
+    [
+        ("different_collectives_are_named_on_all_ranks", 3),
+        ("handles_of_every_kind", 3),
+        ("groups_of_every_kind", 4),
+        ("two_threads_with_a_group_each", 2),
+        ("a_tensor_of_more_than_two_gigabytes", 2),
+        ("a_hook_beside_gloo", 2),
+        ("gradients_accumulate_without_sums", 2),
+        ("fully_sharded_trains_as_with_gloo", 2),
+        ("overflow_reaches_every_rank", 2),
+        ("the_same_bits_in_a_second_run", 3),
+        ("nothing_is_left_after_destroy", 2),
+        ("collectives_show_in_the_profiler", 2),
+    ],
+)
+def test_program(controller: str, program: str, ranks: int) -> None:
+    check(run(f"programs.{program}", ranks, 180, SWITCHSUM_CONTROLLER=controller))
+
+
+@pytest.mark.parametrize("program", ["every_import_is_enough", "forked_ranks"])
+def test_ranks_that_are_started_by_python(controller: str, program: str) -> None:
+    environment = {"SWITCHSUM_CONTROLLER": controller, "SECOND_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    check(run(f"programs.{program}", 1, 120, **environment))
+
+
+def test_small_tensors_by_choice(controller: str) -> None:
+    check(run("programs.small_tensors_by_gloo", 2, SWITCHSUM_CONTROLLER=controller, SWITCHSUM_GLOO_BELOW="4096"))
+
+
+def test_a_rank_that_dies_in_backward(controller: str) -> None:
+    outcomes = run("programs.failures_in_backward_are_errors", 3, 60, SWITCHSUM_CONTROLLER=controller)
+    assert outcomes.pop(1).status == 7
+    check(outcomes)
+
+
+def test_a_rank_that_is_stopped_inside_gloo(controller: str) -> None:
+    with started("programs.a_silent_rank_is_named_by_gloos_collectives", 2, SWITCHSUM_CONTROLLER=controller) as ranks:
+        assert ranks[1].stdout is not None
+        assert ranks[1].stdout.readline().strip() == "ready"
+        ranks[1].send_signal(signal.SIGSTOP)
+        outcomes = collect(ranks[:1], 60)
+        ranks[1].send_signal(signal.SIGCONT)
+        check(outcomes)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            ranks[1].communicate(timeout=30)
+
+
+def test_every_collective_is_overridden() -> None:
+    """The base class holds the GIL while it runs the C++ method, and Gloo's thread may wait for the GIL to free a tensor: a
+    deadlock, seen within seconds."""
+    asked = {name for name in vars(dist.ProcessGroup) if not name.startswith("__")}
+    collectives = {
+        name
+        for name in asked
+        if any(word in name for word in ("reduce", "gather", "scatter", "broadcast", "all_to_all", "alltoall", "barrier"))
+        or name in ("send", "recv", "recv_anysource", "abort", "shutdown", "_start_coalescing", "_end_coalescing")
+    }
+    assert len(collectives) > 20
+    assert collectives - set(vars(ProcessGroupSwitchSum)) == set()
+
+
+def test_importing_torch_costs_little() -> None:
+    """What the entry point loads, which is what `import torch` pays in every program beside this package."""
+    program = "import sys, torch; print(*sorted(name for name in sys.modules if name.partition('.')[0] == 'switchsum'))"
+    printed = subprocess.run([sys.executable, "-c", program], check=True, cwd="/tmp", capture_output=True, text=True).stdout
+    assert printed.split() == ["switchsum", "switchsum.autoload"]
