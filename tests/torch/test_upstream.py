@@ -21,8 +21,12 @@ TESTS = (
     "test_all_reduce_sum_async",
     "test_all_to_all_single_unequal_split",
     "test_barrier_timeout_full_group",
-    "test_ddp_uneven_inputs",
+    "test_broadcast_full_group",
+    "test_coalescing_manager",
+    "test_ddp_control_flow_different_across_ranks",
+    "test_ddp_join_model_equivalence",
     "test_get_future",
+    "test_monitored_barrier_gloo",
     "test_sparse_all_reduce_sum",
 )
 

@@ -56,10 +56,9 @@ PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 common.logger.setLevel(logging.WARNING)  # a line for each process is much
 common.logger.propagate = False
 
-# Ranks are forked from a process that has loaded PyTorch, which saves four imports of it per test; a fork of this process would
-# inherit its threads' locks. gRPC must not be loaded there: it does not survive a fork.
+# Ranks are forked from a process that has loaded PyTorch and the engine, but not gRPC, which does not survive a fork.
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload([__name__, "switchsum.host_agent.engine"])
+_processes.set_forkserver_preload(["tests.torch.upstream.loaded"])
 
 
 @dataclass(frozen=True)
@@ -157,6 +156,11 @@ def names() -> list[str]:
 
 def asks_for_gpus(name: str) -> bool:
     return getattr(getattr(_class_of[name], name), "asks_for_gpus", False)
+
+
+def says_all(name: str, over_gloo: Outcome) -> bool:
+    """Whether this outcome over Gloo is that over any other backend: skipped as whatever, or for want of a real GPU."""
+    return over_gloo.status == SKIPPED or (over_gloo.status == FAILED and asks_for_gpus(name))
 
 
 def run(backend: str, name: str, limit_s: float, log: Path) -> Outcome:

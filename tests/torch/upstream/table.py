@@ -14,8 +14,9 @@ WIDTH = 128
 HEAD = """\
 # PyTorch's own distributed tests
 
-PyTorch ships the tests that its backends must pass: `DistributedTest` in `torch.testing._internal.distributed`. This page
-says which of them pass over `switchsum` and over Gloo, on CPU tensors, with PyTorch {version} and {ranks} ranks.
+PyTorch ships tests for its backends in `torch.testing._internal.distributed`: `distributed_test`, and
+`ddp_under_dist_autograd_test` for DDP beside RPC. This page says which of them pass over `switchsum` and over Gloo, on CPU
+tensors, with PyTorch {version} and {ranks} ranks.
 
 {summary}
 
@@ -26,7 +27,7 @@ at the end with the reason. This page is generated:
 $ .venv/bin/python -m tests.torch.upstream --table docs/pytorch-conformance.md
 ```
 
-The run takes about half an hour on two cores and is bounded: a test that does not end in time is stopped and counts as
+The run takes a quarter of an hour on two idle cores and is bounded: a test that does not end in time is stopped and counts as
 failed. `-k PATTERN` runs a part, `--backend switchsum` leaves Gloo out, `--logs FOLDER` keeps what the ranks printed. One
 embedded switch serves the whole run, or the one that `SWITCHSUM_CONTROLLER` names. `make test` runs a few of the tests.
 
@@ -70,8 +71,8 @@ def page(outcomes: dict[str, dict[str, Outcome]]) -> str:
         "## Tests that apply\n",
         "\n".join(map(_row, table)) + "\n",
         "## Not applicable: fail over Gloo too\n",
-        "These ask for GPUs, and the CPU will not do:\n",
-        _names(for_gpus) + "\n",
+        "These ask for GPUs, and Gloo shows that the CPU will not do; they were not run over `switchsum`:\n",
+        _wrapped(_names(for_gpus)) + "\n",
         "These are of another backend, or of what Gloo does not do:\n",
         _by_reason(others, gloo) + "\n",
         "## Skipped by PyTorch\n",
@@ -92,15 +93,19 @@ def _remark(name: str, gloo: Outcome, ours: Outcome) -> str:
     return "; ".join(remarks)
 
 
-def _names(names: list[str], first: str = "", rest: str = "") -> str:
-    text = ", ".join(f"`{name}`" for name in names)
+def _names(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _wrapped(text: str, first: str = "") -> str:
+    rest = " " * len(first)
     return textwrap.fill(
-        text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
+        text, WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
     )
 
 
 def _by_reason(names: list[str], outcomes: dict[str, Outcome]) -> str:
     reasons = sorted({outcomes[name].reason for name in names})
     return "\n".join(
-        f"- {reason}:\n{_names([name for name in names if outcomes[name].reason == reason], '  ', '  ')}" for reason in reasons
+        _wrapped(f"{reason}: {_names([name for name in names if outcomes[name].reason == reason])}", "- ") for reason in reasons
     )
