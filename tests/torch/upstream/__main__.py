@@ -94,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--ranks", type=int, default=4, help="default: 4; the few tests that want 8 get 8 in any case")
     parser.add_argument(
-        "--limit", type=float, metavar="SECONDS", default=120, help="for a test, default: 120; longer is failed"
+        "--limit", type=float, metavar="SECONDS", default=400, help="for a test, default: 400; longer is failed"
     )
     parser.add_argument("--results", type=Path, metavar="FILE", help="JSON of outcomes, to which this run's are added")
     parser.add_argument(

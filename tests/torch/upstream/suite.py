@@ -115,8 +115,10 @@ class Distributed(_Ranks, tests.TestDistBackend, tests.DistributedTest._DistTest
 
 for _name in dir(Distributed):
     _test = getattr(Distributed, _name)
-    if re.match(NAME_DECIDES, getattr(_test, "__unittest_skip_why__", "")):
+    _why = getattr(_test, "__unittest_skip_why__", "")
+    if re.match(NAME_DECIDES, _why):
         _test.__unittest_skip__ = False
+        _test.asks_for_gpus = "nccl" in _why.lower()
 
 
 class DdpComparison(autograd_tests.DdpComparisonTest, TensorPipeRpcAgentTestFixture, _Ranks):
