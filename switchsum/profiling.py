@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import TracebackType
 from typing import Any
 
@@ -11,32 +12,37 @@ from torch.distributed import distributed_c10d
 
 
 class profiled:
-    """`with profiled(group, "allreduce", tensors) as span: work = span.of(...)`. Costs next to nothing without a profiler.
+    """`with profiled(group, "allreduce", "all_reduce", tensors) as span: work = span.of(...)`.
 
     A trace gets two events: `c10d::allreduce_` where the collective is issued, with the metadata (message sizes, dtype, group)
-    that PyTorch's C++ backends attach to theirs, and `switchsum:allreduce` from there until the collective has ended.
+    that PyTorch's C++ backends attach to theirs, and `switchsum:all_reduce` from there until the collective has ended, which is
+    how Gloo names its own. Without a profiler this costs next to nothing.
     """
 
-    def __init__(self, group: dist.ProcessGroup, collective: str, tensors: list[torch.Tensor]) -> None:
+    def __init__(self, group: dist.ProcessGroup, method: str, public: str, tensors: list[torch.Tensor]) -> None:
+        """`method`: the collective's name in c10d; `public`: in torch.distributed."""
         self._group = group
-        self._collective = collective
+        self._method = method
+        self._public = public
         self._tensors = tensors
         self._range: Any = None
 
     def __enter__(self) -> profiled:
         if torch.autograd._profiler_enabled():
-            name = f"c10d::{self._collective}{'_' if self._tensors else ''}"
+            name = f"c10d::{self._method}{'_' if self._tensors else ''}"
             with torch._C._profiler._RecordFunctionFast(name, self._tensors, self._metadata()):
                 pass
-            self._range = torch.profiler.record_function(f"switchsum:{self._collective}")
+            self._range = torch.profiler.record_function(f"switchsum:{self._public}")
             self._range.__enter__()
         return self
 
     def of(self, work: dist.Work) -> dist.Work:
-        """`work` ends the range, unless it has ended already."""
+        """`work` ends the range, unless it has ended already, or cannot say when (some of Gloo's have no future)."""
         if self._range is not None and not work.is_completed():
-            self._range._call_end_callbacks_on_future(work.get_future())
-            self._range = None
+            with contextlib.suppress(RuntimeError):
+                future = work.get_future()
+                self._range._call_end_callbacks_on_future(future)
+                self._range = None
         return work
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -49,7 +55,7 @@ class profiled:
         world = distributed_c10d._world
         ranks = world.pg_group_ranks.get(self._group, {})
         return {
-            "Collective name": self._collective,
+            "Collective name": self._method,
             "In msg nelems": count,
             "Out msg nelems": count,
             "dtype": str(self._tensors[0].dtype).removeprefix("torch.") if self._tensors else "none",

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from switchsum.host_agent.agent import Agent
 from switchsum.host_agent.errors import SwitchSumError
-from switchsum.works import SwitchSumWork
+from switchsum.works import SwitchSumWork, divide
 
 
 class Staging:
@@ -51,7 +51,7 @@ class Staging:
                 with torch.cuda.stream(self._stream), torch.no_grad():
                     arrived = pinned.to(self._device, non_blocking=True)
                     if divisor != 1:
-                        arrived.div_(divisor)
+                        divide(arrived, divisor)
                     tensor.copy_(arrived.view(tensor.shape))
                     future.set_result([tensor])  # here: it records the stream that whoever waits must wait for
             except Exception as failure:  # whatever it is, it belongs to whoever waits for this sum

@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,7 +30,7 @@ from switchsum.host_agent.promptness import prompt
 from switchsum.profiling import profiled
 from switchsum.settings import Settings
 from switchsum.staging import Staging
-from switchsum.works import Agreement, SwitchSumWork, WorkOfMany
+from switchsum.works import Agreement, SwitchSumWork, WorkOfMany, divide
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,8 @@ WIRE_DTYPES = {
 }
 # dtypes that Gloo sums
 GLOO_DTYPES = {*WIRE_DTYPES, torch.float64, torch.bool} - {torch.int16}
+
+_KEPT_NUMEL = 16  # handles of such sums are kept for a while
 
 _OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 _COUNTERS = (
@@ -103,6 +106,8 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
         self._stagings: dict[torch.device, Staging] = {}
         self._nccl: Any = None
         self._coalescing = threading.local()
+        # DDP's Join sums one number, hands the handle to C++ and drops it; its methods would be gone with the Python object.
+        self._kept: deque[dist.Work] = deque(maxlen=64)
         _groups.add(self)
 
     def getBackendName(self) -> str:
@@ -139,7 +144,7 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
     def _all_reduce(self, tensors: list[torch.Tensor], options: Any) -> dist.Work:
         operation, tensor = options.reduceOp, tensors[0]
         what = f"all_reduce({_name_of(operation)}) of {_described(tensors)}"
-        with profiled(self, "allreduce", tensors) as span:
+        with profiled(self, "allreduce", "all_reduce", tensors) as span:
             average = operation == dist.ReduceOp.AVG
             summed = len(tensors) == 1 and tensor.layout == torch.strided and (average or operation == dist.ReduceOp.SUM)
             self._check(tensor, average)
@@ -147,7 +152,10 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
                 if tensor.is_cuda:
                     return span.of(self._sum_on_device(self._agent, tensor, average, what))
                 with prompt:
-                    return span.of(self._sum(self._agent, tensor, average, what, waits=not options.asyncOp))
+                    work = span.of(self._sum(self._agent, tensor, average, what, waits=not options.asyncOp))
+                if options.asyncOp and tensor.numel() <= _KEPT_NUMEL:
+                    self._kept.append(work)
+                return work
             return span.of(self._by_gloo(what, lambda: self._all_reduce_by_gloo(tensors, options), options))
 
     def _check(self, tensor: torch.Tensor, average: bool) -> None:
@@ -159,8 +167,8 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
         if tensor.dtype not in {*WIRE_DTYPES, *GLOO_DTYPES}:
             names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in {*WIRE_DTYPES, *GLOO_DTYPES}))
             raise ValueError(f"all_reduce of {tensor.dtype} is not supported; convert the tensor to one of {names}")
-        if average and not tensor.is_floating_point():
-            raise ValueError(f"all_reduce(AVG) of {tensor.dtype} has no exact result; use SUM and divide as you need")
+        if average and tensor.dtype == torch.bool:
+            raise ValueError("all_reduce(AVG) of torch.bool has no result of that dtype; convert the tensor to a number's")
         self._check_process("all_reduce")
 
     def _check_process(self, what: str) -> None:
@@ -190,7 +198,7 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
                     raise error
                 with torch.no_grad():
                     if average:
-                        carried.div_(size)
+                        divide(carried, size)
                     if not in_place:
                         tensor.copy_(carried.view(tensor.shape))
                 future.set_result([tensor])
@@ -216,18 +224,23 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
         return staging.sum(agent, tensor, WIRE_DTYPES[tensor.dtype], self.size() if average else 1, what)
 
     def _all_reduce_by_gloo(self, tensors: list[torch.Tensor], options: Any) -> dist.Work:
-        if tensors[0].dtype in GLOO_DTYPES:
+        average = options.reduceOp == dist.ReduceOp.AVG
+        tensor = tensors[0]
+        if tensor.dtype in GLOO_DTYPES and not (average and not tensor.is_floating_point()):
             return self._gloo.allreduce(tensors, options)  # type: ignore[no-any-return]
-        wider = [tensor.to(WIRE_DTYPES[tensor.dtype]) for tensor in tensors]
+        # A dtype that Gloo does not sum, or an average that it does not take.
+        wider = tensor.to(WIRE_DTYPES[tensor.dtype])
+        wider_options = dist.AllreduceOptions()
+        wider_options.reduceOp = dist.ReduceOp.SUM if average else options.reduceOp
 
-        def narrow(finished: torch.futures.Future[Any]) -> list[torch.Tensor]:
+        def finish(finished: torch.futures.Future[Any]) -> list[torch.Tensor]:
             finished.value()
-            for tensor, carried in zip(tensors, wider, strict=True):
-                tensor.copy_(carried)
+            if average:
+                divide(wider, self.size())
+            tensor.copy_(wider)
             return tensors
 
-        future = self._gloo.allreduce(wider, options).get_future().then(narrow)
-        return SwitchSumWork("all_reduce", future)
+        return SwitchSumWork("all_reduce", self._gloo.allreduce([wider], wider_options).get_future().then(finish))
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> dist.Work:
         """One sum after the other; they queue without gaps."""
@@ -243,7 +256,7 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
         if self._agreement is None:
             return self._noted(self._gloo.barrier(options))
         self._check_process("barrier")
-        with profiled(self, "barrier", []) as span:
+        with profiled(self, "barrier", "barrier", []) as span:
             limit = options.timeout if options.timeout > timedelta() else None
             work = self._agreement.run("barrier", lambda: None, waits=not options.asyncOp and limit is None)
             if limit is not None and isinstance(work, SwitchSumWork):
@@ -378,7 +391,7 @@ def _delegated(public: str, names: tuple[str, ...], agreed: int | None) -> Calla
         root = f", root {options.rootRank}" if hasattr(options, "rootRank") else ""
         tensors = arguments[agreed] if agreed is not None and agreed < len(arguments) else None
         numbers = f" of {_described(tensors)}" if tensors is not None else ""
-        with profiled(self, public, [first] if first is not None else []) as span:
+        with profiled(self, names[-1], public, [first] if first is not None else []) as span:
             return self._noted(span.of(self._by_gloo(f"{public}{operation}{numbers}{root}", start, options)))
 
     return method

@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -24,6 +23,14 @@ Future: TypeAlias = torch.futures.Future[list[torch.Tensor]]
 _GRACE_S = 5.0
 _LOOK_S = 0.25  # how often a wait for Gloo looks whether the job still lives
 _VERDICT_S = 3.0  # how long Gloo's own error waits for the controller's, which names the rank
+
+
+def divide(total: torch.Tensor, size: int) -> None:
+    """Make a sum an average, in place; of integers truncated towards zero, as NCCL does it."""
+    if total.is_floating_point():
+        total.div_(size)
+    else:
+        total.div_(size, rounding_mode="trunc")
 
 
 class SwitchSumWork(dist.Work):
@@ -306,13 +313,30 @@ class Agreement:
                 if work is None:
                     item.end(None)
                 else:
-                    work.get_future().add_done_callback(partial(_end, item, work))
+                    _end_with(item, work)
             except Exception as error:  # whatever it is, it belongs to whoever waits for this collective
                 item.fail(error)
             self._next()
             del item
 
 
-def _end(item: _Item, work: dist.Work, finished: torch.futures.Future[Any]) -> None:
-    """`work` is only held until here: Gloo's collective ends with its handle."""
-    item.end(finished)
+def _end_with(item: _Item, work: dist.Work) -> None:
+    """`work` ends `item`. It is held until then: Gloo's collective ends with its handle."""
+    try:
+        future = work.get_future()
+    except RuntimeError:  # a reduce_scatter of uneven parts, for one, can only be waited for
+
+        def wait() -> None:
+            try:
+                work.wait()
+                item.end(None)
+            except Exception as error:
+                item.fail(error)
+
+        threading.Thread(target=wait, name="switchsum-gloo-wait", daemon=True).start()
+        return
+
+    def end(finished: torch.futures.Future[Any], work: dist.Work = work) -> None:
+        item.end(finished)
+
+    future.add_done_callback(end)

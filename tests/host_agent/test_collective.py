@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -153,6 +154,43 @@ def test_a_caller_that_waits_moves_its_packets_itself(rack: Rack) -> None:
     assert threads == [threading.current_thread().name]
     assert (values == expected).all()
     server.join(LIMIT_S)
+
+
+def test_a_sum_of_numbers_that_are_on_their_way_holds_its_place(rack: Rack) -> None:
+    """As copies out of a GPU's memory are: sums that are submitted later wait, also one whose caller waits."""
+    late, soon = np.zeros(8, np.float32), np.ones(8, np.float32)
+    order: list[str] = []
+    told = threading.Event()
+    release = rack.queue.hold(late, late, "late", lambda error: order.append("late"))
+    waiting = threading.Thread(
+        target=rack.queue.run, args=(soon, soon, "soon", lambda error: (order.append("soon"), told.set()))
+    )
+    waiting.start()
+    rack.switch.settimeout(0.2)
+    used = time.process_time()
+    with pytest.raises(TimeoutError):
+        rack.receive()
+    assert time.process_time() - used < 0.15, "waits by turning"
+    rack.switch.settimeout(LIMIT_S)
+    late[:] = 7
+    release()
+    for _ in range(2):
+        rack.reply(rack.receive())
+    assert told.wait(LIMIT_S)
+    waiting.join(LIMIT_S)
+    assert order == ["late", "soon"]
+    assert (late == 7).all()
+    assert (soon == 1).all()
+
+
+def test_numbers_that_never_come_end_with_the_queue(rack: Rack) -> None:
+    told: list[SwitchSumError | None] = []
+    release = rack.queue.hold(np.ones(1, np.float32), np.ones(1, np.float32), "late", told.append)
+    rack.close()
+    release()
+    assert [str(error) for error in told] == ["the process group was destroyed while this collective was pending"]
+    rack.queue.hold(np.ones(1, np.float32), np.ones(1, np.float32), "too late", told.append)()
+    assert len(told) == 2
 
 
 def test_what_nobody_expected_ends_all_sums_with_an_error(rack: Rack, monkeypatch: pytest.MonkeyPatch) -> None:

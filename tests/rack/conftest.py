@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -64,7 +65,10 @@ class RackName:
 
     def run(self, *arguments: str, file: Path = RACKS / "two.yaml") -> subprocess.CompletedProcess[str]:
         process = self.start(*arguments, file=file)
-        out, err = process.communicate(timeout=180)
+        try:
+            out, err = process.communicate(timeout=PATIENCE_S * 3)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"{process.args} did not end within {PATIENCE_S * 3:g} s; under it:\n{descendants(process.pid)}")
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def namespaces(self) -> list[str]:
@@ -95,6 +99,19 @@ def processes_of(name: str) -> list[str]:
             if name in line:
                 found.append(line)
     return found
+
+
+def descendants(pid: int) -> str:
+    """A process and its children's children, a line each: what each one runs, and what its threads wait for."""
+    lines = []
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):
+            lines.append(f"{pid}/{task.name} {(task / 'comm').read_text().strip()}: {(task / 'wchan').read_text()}")
+            children = (task / "children").read_text().split()
+            lines += [descendants(int(child)) for child in children]
+    with contextlib.suppress(OSError):
+        lines.insert(0, Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return "\n".join(lines)
 
 
 def eventually(condition: Callable[[], object], what: str) -> None:

@@ -170,6 +170,7 @@ def groups_of_every_kind() -> None:
     for dtype in (torch.float32, torch.int16, torch.float64):
         value = torch.full((300,), 3).to(dtype)
         dist.all_reduce(value, group=alone)
+        dist.all_reduce(value, dist.ReduceOp.AVG, group=alone)
         assert value.eq(3).all()
     dist.broadcast(value, RANK, group=alone)
     dist.barrier(group=alone)
@@ -179,6 +180,8 @@ def groups_of_every_kind() -> None:
         for dtype in (torch.float32, torch.int16):
             value = torch.full((700,), RANK + number).to(dtype)
             dist.all_reduce(value, group=group)
+            assert value.eq(TOTAL + WORLD * number).all(), (number, dtype)
+            dist.all_reduce(value, dist.ReduceOp.AVG, group=group)
             assert value.eq(TOTAL + WORLD * number).all(), (number, dtype)
     for group in groups:
         dist.destroy_process_group(group)
@@ -434,7 +437,7 @@ def collectives_show_in_the_profiler() -> None:
         recorded.export_chrome_trace(str(path))
         events = [event for event in json.loads(path.read_text())["traceEvents"] if event.get("ph") == "X"]
     issued = [event for event in events if event["name"] == "c10d::allreduce_"]
-    spans = [event for event in events if event["name"] == "switchsum:allreduce"]
+    spans = [event for event in events if event["name"] == "switchsum:all_reduce"]
     assert len(issued) == len(spans) >= 5
     metadata = issued[-1]["args"]
     assert metadata["Collective name"] == "allreduce"

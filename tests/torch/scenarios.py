@@ -43,6 +43,16 @@ def sums_of_every_dtype() -> None:
     x = torch.full((1000,), float(RANK))
     dist.all_reduce(x, op=dist.ReduceOp.AVG)
     assert torch.allclose(x, torch.full_like(x, (WORLD - 1) / 2))
+    for dtype in (torch.int64, torch.int32, torch.int16, torch.uint8):
+        whole = torch.full((300,), 7 + (RANK == 0)).to(dtype)
+        dist.all_reduce(whole, op=dist.ReduceOp.AVG)
+        assert whole.eq((7 * WORLD + 1) // WORLD).all(), dtype
+    negative = torch.full((3,), -1 - (RANK == 0))
+    dist.all_reduce(negative, op=dist.ReduceOp.AVG)
+    assert negative.eq(-1).all()
+    half = torch.full((300,), RANK + 0.5, dtype=torch.float64)
+    dist.all_reduce(half, op=dist.ReduceOp.AVG)
+    assert half.eq(WORLD / 2).all()
     big = torch.full((300,), 2**62 + RANK, dtype=torch.int64)
     dist.all_reduce(big)
     expected = (2**62 * WORLD + sum(range(WORLD)) + 2**63) % 2**64 - 2**63
@@ -272,9 +282,12 @@ def unsupported_tensors_are_refused() -> None:
             continue
         raise AssertionError(f"{tensor} was summed")
     try:
-        dist.all_reduce(torch.ones(3, dtype=torch.int32), op=dist.ReduceOp.AVG)
+        dist.all_reduce(torch.ones(3, dtype=torch.bool), op=dist.ReduceOp.AVG)
     except ValueError as error:
         assert "AVG" in str(error), error
+    else:
+        raise AssertionError("an average of truth values")
+    dist.barrier()
     dist.destroy_process_group()
 
 
