@@ -58,8 +58,8 @@ def page(outcomes: dict[str, dict[str, Outcome]]) -> str:
         (status, *(str(sum(of[name].status == status for name in applies)) for of in (gloo, ours)))
         for status in (PASSED, FAILED)
     ]
-    rows += [("apply", str(len(applies)), str(len(applies)))]
-    rows += [("not applicable: fail over Gloo too", *[str(len(fails))] * 2), ("skipped by PyTorch", *[str(len(skipped))] * 2)]
+    for what, of in (("apply", applies), ("not applicable: fail over Gloo too", fails), ("skipped by PyTorch", skipped)):
+        rows.append((what, str(len(of)), str(len(of))))
     summary = "\n".join(map(_row, rows))
     head = HEAD.format(version=torch.__version__.partition("+")[0], ranks=RANKS, many=MANY_RANKS, summary=summary)
     table = [("test", "Gloo", "switchsum", "remark"), ("---",) * 4]
