@@ -59,7 +59,7 @@ def write(path: Path, outcomes: Outcomes) -> None:
 
 
 def run(names: list[str], backends: list[str], limit_s: float, logs: Path, results: Path, outcomes: Outcomes) -> bool:
-    """Run these tests and add to `outcomes`; True if none failed."""
+    """Run these tests and add to `outcomes`; True if none failed that passes over Gloo."""
     from tests.torch.upstream import suite
 
     console = Console(highlight=False)
@@ -70,15 +70,17 @@ def run(names: list[str], backends: list[str], limit_s: float, logs: Path, resul
             task = progress.add_task(backend, total=len(names))
             for name in names:
                 progress.update(task, description=f"{backend} {name}")
-                outcome = outcomes["gloo"].get(name)
-                if backend == "gloo" or outcome is None or not suite.says_all(name, outcome):
-                    outcome = suite.run(backend, name, limit_s, logs / f"{backend}-{name}.log")
+                over_gloo = outcomes["gloo"].get(name) if backend != "gloo" else None
+                known = over_gloo is not None and suite.says_all(name, over_gloo)
+                outcome = over_gloo if known else suite.run(backend, name, limit_s, logs / f"{backend}-{name}.log")
                 outcomes[backend][name] = outcome
                 write(results, outcomes)
                 progress.advance(task)
-                well &= outcome.status != suite.FAILED
-                if outcome.status != suite.SKIPPED:
-                    text = f"{backend} {name}: {outcome.status} in {outcome.seconds:.1f} s {outcome.reason}"
+                # What fails over Gloo too is no failure of ours; of Gloo, only if nothing else was asked.
+                expected = over_gloo is not None and over_gloo.status == suite.FAILED
+                well &= outcome.status != suite.FAILED or expected or backend != backends[-1]
+                if not known and outcome.status != suite.SKIPPED:
+                    text = f"{backend} {name}: {outcome.status} in {outcome.seconds:.1f} s {outcome.reason}".rstrip()
                     console.print(text, soft_wrap=True, markup=False)
     return well
 
@@ -94,7 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--ranks", type=int, default=4, help="default: 4; the few tests that want 8 get 8 in any case")
     parser.add_argument(
-        "--limit", type=float, metavar="SECONDS", default=400, help="for a test, default: 400; longer is failed"
+        "--limit", type=float, metavar="SECONDS", default=120, help="for a test, default: 120; longer is failed"
     )
     parser.add_argument("--results", type=Path, metavar="FILE", help="JSON of outcomes, to which this run's are added")
     parser.add_argument(
