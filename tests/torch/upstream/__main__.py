@@ -3,7 +3,7 @@
     python -m tests.torch.upstream -k all_reduce
     python -m tests.torch.upstream --results /tmp/upstream.json --table docs/pytorch-conformance.md
 
-All of them take a quarter of an hour on two idle cores. One embedded switch serves the whole run, or the one that
+All of them take a quarter of an hour on two cores. One embedded switch serves the whole run, or the one that
 SWITCHSUM_CONTROLLER names.
 """
 

@@ -27,7 +27,7 @@ at the end with the reason. This page is generated:
 $ .venv/bin/python -m tests.torch.upstream --table docs/pytorch-conformance.md
 ```
 
-The run takes a quarter of an hour on two idle cores and is bounded: a test that does not end in time is stopped and counts as
+The run takes a quarter of an hour on two cores and is bounded: a test that does not end in time is stopped and counts as
 failed. `-k PATTERN` runs a part, `--backend switchsum` leaves Gloo out, `--logs FOLDER` keeps what the ranks printed. One
 embedded switch serves the whole run, or the one that `SWITCHSUM_CONTROLLER` names. `make test` runs a few of the tests.
 
