@@ -20,6 +20,7 @@ TESTS = (
     "test_all_reduce_coalesced_sum",
     "test_all_reduce_sum_async",
     "test_all_to_all_single_unequal_split",
+    "test_barrier_timeout_full_group",
     "test_broadcast_full_group",
     "test_coalescing_manager",
     "test_ddp_control_flow_different_across_ranks",
