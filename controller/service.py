@@ -168,7 +168,8 @@ class JobService(JobServicer):
                 self._registry.describe(request.member, request.collective, now)
             elif request.kind in (kinds.SWITCH_SILENT, kinds.FAILURE):
                 cause = Cause.FAILED if request.kind == kinds.FAILURE else Cause.SWITCH_LOST
-                where = f" (in {request.collective})" if request.collective else ""
+                told = not request.collective or request.collective in request.detail
+                where = "" if told else f" (in {request.collective})"
                 self._registry.report_failure(request.member, f"{request.detail}{where}", cause)
             else:
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{request.kind} is not a kind of report")

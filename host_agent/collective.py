@@ -357,6 +357,7 @@ class CollectiveQueue:
         if failure.kind == _engine.PEERS_MISSING:
             who = ", ".join(map(str, failure.missing)) if failure.heard else "unknown (the switch told nothing about it)"
             return PeersMissing(
-                f"{what} made no progress for {shared.peer_timeout_ns / 1e9:g} s ({place}): missing ranks: {who}"
+                f"{what} made no progress within the timeout of {shared.peer_timeout_ns / 1e9:g} s ({place}): "
+                f"missing ranks: {who}"
             )
         return SwitchSumError(f"the switch answered {what} ({place}) with a round this rank is not in; please report this")
