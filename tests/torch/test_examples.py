@@ -6,12 +6,14 @@ import importlib.util
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from switchsum.embedded import EmbeddedSwitch
@@ -111,3 +113,17 @@ def test_accelerate(controller: str) -> None:
     steps, losses = ends_of_both(over_both(controller, *TORCHRUN, "examples/accelerate_digits.py", "--epochs", "1"))
     assert steps[0] == steps[1] > 0
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("switchsum", "verdict"),
+    [
+        ([1.0, 2.0, 3.0], "within noise"),
+        ([1.3, 2.3, 3.3], "within noise"),  # surely apart, and by less than seeds are
+        ([2.5, 2.0, 1.5], "undecided"),
+        ([3.0, 4.1, 4.9], "differs"),
+    ],
+)
+def test_the_verdict_of_a_comparison(switchsum: list[float], verdict: str) -> None:
+    difference = runpy.run_path(str(ROOT / "examples" / "compare.py"))["Difference"]
+    assert difference(np.array([1.0, 2.0, 3.0]), np.array(switchsum)).verdict() == verdict
