@@ -129,10 +129,13 @@ class Agent:
         """Find out whether all workers' next collective is this one: a sum of one number under its name.
 
         `done(error)` is called when all have come, or with an error that tells which rank does what. `waits`: whether the
-        caller waits for that, as all_reduce_now.
+        caller waits for that, as all_reduce_now. `done` must not run code of others.
         """
         ballot = np.zeros(1, np.int32)
-        (self._queue.run if waits else self._queue.submit)(ballot, ballot, description, done)
+        if waits:
+            self._queue.run(ballot, ballot, description, done)
+        else:
+            self._queue.submit(ballot, ballot, description, done, inline=True)
 
     @property
     def failure(self) -> SwitchSumError | None:

@@ -140,16 +140,26 @@ class CollectiveQueue:
         self._thread = threading.Thread(target=self._loop, name="switchsum-agent", daemon=True)
         self._thread.start()
 
-    def submit(self, source: npt.NDArray[Any], target: npt.NDArray[Any], description: str, done: Done, place: int = 0) -> None:
+    def submit(
+        self,
+        source: npt.NDArray[Any],
+        target: npt.NDArray[Any],
+        description: str,
+        done: Done,
+        place: int = 0,
+        *,
+        inline: bool = False,
+    ) -> None:
         """Queue the sum of `source` (1-D contiguous float32, int32 or int64) over all workers into `target` (may be `source`).
 
         `description`, such as "all_reduce(sum) of float32[1000]", must be equal on all ranks. `done(error)` is called in a
-        thread of its own, or from here if the queue has failed already. `place`: see Engine.submit.
+        thread of its own, or from here if the queue has failed already; with `inline`, which is for a `done` that runs no code
+        of others, by whoever drives. `place`: see Engine.submit.
         """
         with self._lock:
             error = self._error
             if error is None:
-                self._append(_Pending(source, target, description, done, place))
+                self._append(_Pending(source, target, description, done, place, inline))
         if error is not None:
             done(error)
 
@@ -176,8 +186,8 @@ class CollectiveQueue:
     def run(self, source: npt.NDArray[Any], target: npt.NDArray[Any], description: str, done: Done, place: int = 0) -> None:
         """As `submit`, and drive until this sum has ended, if nothing else is pending: `done` has been called then.
 
-        `done` must not run code of others. Else the caller finds out as it would after `submit`. An exception on the way, such
-        as Ctrl-C, leaves the sum to the queue's thread.
+        `done` must not run code of others. If something is pending, the caller finds out as it would after `submit`. An
+        exception on the way, such as Ctrl-C, leaves the sum to the queue's thread.
         """
         ended: list[SwitchSumError | None] = []
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from switchsum.host_agent.agent import Agent
 from switchsum.host_agent.errors import SwitchSumError
-from switchsum.works import SwitchSumWork, divide
+from switchsum.works import SwitchSumWork, divide, numbers_of
 
 
 class Staging:
@@ -58,11 +58,8 @@ class Staging:
                 failures.append(failure)
                 future.set_exception(failure)
 
-        if pinned.numel() == 0:
-            agent.agree(what, done, waits=False)
-        else:
-            array = pinned.numpy()
-            self._copies.put((copied, agent.all_reduce_when_ready(array, array, what, done)))
+        array = numbers_of(pinned)
+        self._copies.put((copied, agent.all_reduce_when_ready(array, array, what, done)))
         return SwitchSumWork(what, future.then(lambda finished: finished.value()), failures)
 
     def close(self) -> None:

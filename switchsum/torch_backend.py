@@ -30,7 +30,7 @@ from switchsum.host_agent.promptness import prompt
 from switchsum.profiling import profiled
 from switchsum.settings import Settings
 from switchsum.staging import Staging
-from switchsum.works import Agreement, SwitchSumWork, WorkOfMany, divide
+from switchsum.works import Agreement, SwitchSumWork, WorkOfMany, divide, numbers_of
 
 logger = logging.getLogger(__name__)
 
@@ -206,13 +206,10 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
                 failures.append(failure)
                 future.set_exception(failure)
 
-        if carried.numel() == 0:
-            agent.agree(what, done, waits=waits)
-        else:
-            array = carried.numpy()
-            start = agent.all_reduce_now if waits else agent.all_reduce
-            # A tensor that travels as a copy is known by where it lies itself; the copy's place is chance.
-            start(array, array, what, done, tensor.data_ptr())
+        array = numbers_of(carried)
+        start = agent.all_reduce_now if waits else agent.all_reduce
+        # A tensor that travels as a copy is known by where it lies itself; the copy's place is chance.
+        start(array, array, what, done, tensor.data_ptr())
         if future.done() and not failures:  # summed already: nothing is left that could fail
             return SwitchSumWork(what, future, failures)
         return SwitchSumWork(what, future.then(lambda finished: finished.value()), failures)
