@@ -23,7 +23,7 @@ rack: $(STAMP)
 	$(BIN)/switchsum demo --rack $(RACK) --loss 0.01 $(if $(SWITCH),--switch $(SWITCH)) $(if $(BMV2),--bmv2 $(BMV2))
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q tests
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

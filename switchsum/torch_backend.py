@@ -8,6 +8,7 @@ behind `then`, because the DDP reducer crashes on a Python exception; the base c
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import logging
 import os
@@ -241,6 +242,8 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> dist.Work:
         """One sum after the other; they queue without gaps."""
+        if tensors and tensors[0].is_cuda and self._has_nccl:
+            return self._noted(self._of_device(tensors[0]).allreduce_coalesced(tensors, opts))
         options = dist.AllreduceOptions()
         options.asyncOp = True
         if opts is not None:
@@ -453,6 +456,15 @@ def _shut_down() -> None:
     """For programs that end without destroy_process_group(): leaving says goodbye, so that nobody takes us for lost."""
     for group in list(_groups):
         group.shutdown()
+
+
+def _spare_gloo() -> None:
+    """In a forked child: Gloo's destructor would wait, at the child's end, for threads of the parent's. So it never runs."""
+    for group in list(_groups):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group._gloo))
+
+
+os.register_at_fork(after_in_child=_spare_gloo)
 
 
 def _machine() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -56,15 +57,21 @@ def started(scenario: str, ranks: int, **environment: str) -> Iterator[list[subp
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
+                process_group=0,  # with the children that it may start, which hold its output open
             )
         )
     try:
         yield processes
     finally:
         for process in processes:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
+            end(process)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Kill a rank and its children."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def collect(processes: list[subprocess.Popen[str]], timeout_s: float) -> list[Outcome]:
@@ -77,7 +84,7 @@ def collect(processes: list[subprocess.Popen[str]], timeout_s: float) -> list[Ou
             output, _ = process.communicate(timeout=remaining)
             outcomes.append(Outcome(process.returncode, output, time.monotonic() - began))
         except subprocess.TimeoutExpired:
-            process.kill()
+            end(process)
             output, _ = process.communicate()
             outcomes.append(Outcome(None, output, time.monotonic() - began))
     return outcomes

@@ -362,6 +362,13 @@ def forked_children_do_no_harm() -> None:
     ):
         dist.all_reduce(batch)
         assert batch.remainder(WORLD).eq(0).all()
+    for _ in range(10):  # in the middle of something, as a child may be that ends at once
+        under_way = dist.broadcast(torch.ones(1000), 0, async_op=True)
+        child = os.fork()
+        if child == 0:
+            sys.exit(0)
+        under_way.wait()
+        assert os.waitpid(child, 0)[1] == 0
     child = os.fork()
     if child == 0:
         try:

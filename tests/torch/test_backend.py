@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,25 +45,23 @@ def test_a_busy_python_thread(controller: str) -> None:
 
 
 def test_the_embedded_switch_starts_by_itself_and_leaves_nothing() -> None:
-    before = embedded_processes()
-    check(run("end_without_destroy", 3))
+    mark = uuid.uuid4().hex
+    check(run("end_without_destroy", 3, TEST_MARK=mark))
     deadline = time.monotonic() + 30
-    while embedded_processes() - before:
-        assert time.monotonic() < deadline, f"left behind: {embedded_processes() - before}"
+    while left := processes_with(mark):
+        assert time.monotonic() < deadline, f"left behind: {left}"
         time.sleep(0.2)
 
 
-def embedded_processes() -> set[int]:
-    """Process ids of embedded switches on this machine."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if b"switchsum.embedded" in command:
-                found.add(int(entry.name))
+def processes_with(mark: str) -> list[str]:
+    """Command lines of processes on this machine that have inherited TEST_MARK."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"TEST_MARK={mark}".encode() in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
     return found
 
 
