@@ -157,7 +157,8 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
                 if options.asyncOp and tensor.numel() <= _KEPT_NUMEL:
                     self._kept.append(work)
                 return work
-            return span.of(self._by_gloo(what, lambda: self._all_reduce_by_gloo(tensors, options), options))
+            # By its own name: a rank that sums in the switch must not take this rank's agreement for a contribution.
+            return span.of(self._by_gloo(f"{what} by Gloo", lambda: self._all_reduce_by_gloo(tensors, options), options))
 
     def _check(self, tensor: torch.Tensor, average: bool) -> None:
         if tensor.device.type not in ("cpu", "cuda"):
@@ -224,18 +225,20 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
     def _all_reduce_by_gloo(self, tensors: list[torch.Tensor], options: Any) -> dist.Work:
         average = options.reduceOp == dist.ReduceOp.AVG
         tensor = tensors[0]
-        if tensor.dtype in GLOO_DTYPES and not (average and not tensor.is_floating_point()):
+        taken = tensor.dtype in GLOO_DTYPES and (tensor.is_floating_point() or not average)
+        if taken and (tensor.layout != torch.strided or tensor.is_contiguous()):
             return self._gloo.allreduce(tensors, options)  # type: ignore[no-any-return]
-        # A dtype that Gloo does not sum, or an average that it does not take.
-        wider = tensor.to(WIRE_DTYPES[tensor.dtype])
+        # What Gloo does not take: a dtype, an average of integers, a tensor with gaps.
+        wider = tensor.to(tensor.dtype if taken else WIRE_DTYPES[tensor.dtype]).contiguous()
         wider_options = dist.AllreduceOptions()
-        wider_options.reduceOp = dist.ReduceOp.SUM if average else options.reduceOp
+        wider_options.reduceOp = dist.ReduceOp.SUM if average and not taken else options.reduceOp
 
         def finish(finished: torch.futures.Future[Any]) -> list[torch.Tensor]:
             finished.value()
-            if average:
-                divide(wider, self.size())
-            tensor.copy_(wider)
+            with torch.no_grad():
+                if average and not taken:
+                    divide(wider, self.size())
+                tensor.copy_(wider)
             return tensors
 
         return SwitchSumWork("all_reduce", self._gloo.allreduce([wider], wider_options).get_future().then(finish))

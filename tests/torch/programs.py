@@ -59,7 +59,7 @@ def different_collectives_are_named_on_all_ranks() -> None:
             lambda group: dist.all_reduce(numbers(5), operations.MIN, group=group), "all_reduce(min) of float32[5]",
         ),
         (
-            lambda group: dist.all_reduce(numbers(5, torch.float64), group=group), "all_reduce(sum) of float64[5]",
+            lambda group: dist.all_reduce(numbers(5, torch.float64), group=group), "all_reduce(sum) of float64[5] by Gloo",
             lambda group: dist.all_reduce(numbers(5), group=group), "all_reduce(sum) of float32[5]",
         ),
         (
@@ -490,12 +490,20 @@ def small_tensors_by_gloo() -> None:
     below = int(os.environ["SWITCHSUM_GLOO_BELOW"])
     for numel, dtype in ((below // 4 - 1, torch.float32), (below // 4, torch.float32), (3, torch.int16)):
         before = switchsum.statistics().packets_sent
-        value = torch.full((numel,), RANK).to(dtype)
+        value = torch.full((numel, 2), RANK).to(dtype)[:, 0]  # with gaps, on which Gloo alone would fail
         dist.all_reduce(value)
         assert value.eq(TOTAL).all()
         packets = switchsum.statistics().packets_sent - before
         assert (packets > 1) == (numel == below // 4), (numel, packets)  # one alone agrees on what Gloo does
     dist.destroy_process_group()
+
+
+def thresholds_that_differ_are_told() -> None:
+    """One rank would agree on a sum by Gloo with the packet that the other takes for its contribution."""
+    os.environ["SWITCHSUM_GLOO_BELOW"] = "1000" if RANK else "0"
+    dist.init_process_group("switchsum")
+    text = error_of(lambda: dist.all_reduce(torch.ones(100)))
+    assert "rank 0: #0 all_reduce(sum) of float32[100]; rank 1: #0 all_reduce(sum) of float32[100] by Gloo" in text, text
 
 
 if __name__ == "__main__":
