@@ -21,11 +21,14 @@ from switchsum.works import SwitchSumWork, divide, numbers_of
 
 
 class Staging:
-    """The way out of and back into one CUDA device."""
+    """The way out of and back into one device."""
 
     def __init__(self, device: torch.device) -> None:
+        """`device`: CUDA's. With the CPU, whose streams PyTorch has in name, everything but the GPU's part can be tested."""
         self._device = device
-        self._stream = torch.cuda.Stream(device)
+        self._gpus = [] if device.type == "cpu" else [device]
+        self._module: Any = torch.get_device_module(device)  # torch.cuda
+        self._stream = self._module.Stream(device) if self._gpus else self._module.Stream()
         # One thread waits for copies, in the order in which they were issued, which is also the stream's.
         self._copies: queue.SimpleQueue[tuple[Any, Callable[[], None]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._release, name="switchsum-staging", daemon=True)
@@ -33,22 +36,23 @@ class Staging:
 
     def sum(self, agent: Agent, tensor: torch.Tensor, wire_dtype: torch.dtype, divisor: int, what: str) -> dist.Work:
         """`tensor` becomes the sum over all ranks, divided by `divisor`. See Agent.all_reduce."""
-        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(devices=[self._device])
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(devices=self._gpus)
         failures: list[Exception] = []
-        pinned = torch.empty(tensor.numel(), dtype=wire_dtype, pin_memory=True)
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream), torch.no_grad():
+        pinned = torch.empty(tensor.numel(), dtype=wire_dtype, pin_memory=bool(self._gpus))
+        self._stream.wait_stream(self._module.current_stream(self._device))
+        with self._module.stream(self._stream), torch.no_grad():
             # The cast is the GPU's work, and so is making it contiguous.
             pinned.copy_(tensor.detach().reshape(-1).to(wire_dtype), non_blocking=True)
-            copied = torch.cuda.Event()
+            copied = self._module.Event()
             copied.record(self._stream)
-        tensor.record_stream(self._stream)  # its memory must not be given to others while we copy
+        if self._gpus:
+            tensor.record_stream(self._stream)  # its memory must not be given to others while we copy
 
         def done(error: SwitchSumError | None) -> None:
             try:
                 if error is not None:
                     raise error
-                with torch.cuda.stream(self._stream), torch.no_grad():
+                with self._module.stream(self._stream), torch.no_grad():
                     arrived = pinned.to(self._device, non_blocking=True)
                     if divisor != 1:
                         divide(arrived, divisor)

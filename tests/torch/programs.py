@@ -498,6 +498,37 @@ def small_tensors_by_gloo() -> None:
     dist.destroy_process_group()
 
 
+def sums_staged_as_on_a_gpu() -> None:
+    """What a sum of a CUDA tensor does, on the CPU: copies, its place among other sums, dtypes, averages, tensors with gaps."""
+    from switchsum.staging import Staging
+    from switchsum.torch_backend import WIRE_DTYPES
+
+    dist.init_process_group("switchsum")
+    group = dist.group.WORLD
+    staging = Staging(torch.device("cpu"))
+    works, sums = [], []
+    for step, dtype in enumerate((torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int8) * 4):
+        whole = torch.full((30, 2 * step), RANK + 1).to(dtype)
+        staged = whole[:, ::2]  # with gaps; empty at first
+        plain = torch.full((step + 1,), float(RANK))
+        divisor = WORLD if step % 3 == 0 else 1
+        works.append(staging.sum(group._agent, staged, WIRE_DTYPES[dtype], divisor, f"sum {step} of {dtype}"))
+        works.append(dist.all_reduce(plain, async_op=True))
+        sums.append((whole, staged, plain, divisor))
+    for work in works:
+        assert work.wait(timedelta(seconds=60))
+    for whole, staged, plain, divisor in sums:
+        expected = (torch.tensor(WORLD * (WORLD + 1) // 2).to(staged.dtype) / divisor).to(staged.dtype)
+        assert staged.eq(expected).all(), (staged, expected)
+        assert whole[:, 1::2].eq(RANK + 1).all()
+        assert plain.eq(TOTAL).all()
+    dist.barrier()
+    staging.close()
+    dist.destroy_process_group()
+    late = staging.sum(group._agent, torch.ones(5), torch.float32, 1, "sum after the end")
+    assert "destroyed" in error_of(late.wait)
+
+
 def thresholds_that_differ_are_told() -> None:
     """One rank would agree on a sum by Gloo with the packet that the other takes for its contribution."""
     os.environ["SWITCHSUM_GLOO_BELOW"] = "1000" if RANK else "0"

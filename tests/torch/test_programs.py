@@ -29,6 +29,7 @@ def controller() -> Iterator[str]:
         ("different_collectives_are_named_on_all_ranks", 3),
         ("handles_of_every_kind", 3),
         ("groups_of_every_kind", 4),
+        ("sums_staged_as_on_a_gpu", 3),
         ("thresholds_that_differ_are_told", 2),
         ("two_threads_with_a_group_each", 2),
         ("a_tensor_of_more_than_two_gigabytes", 2),
