@@ -47,6 +47,10 @@ class EmbeddedSwitch:
         """Process id of the embedded switch."""
         return self._process.pid
 
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
     def close(self) -> None:
         """Let go: the process ends once the jobs on it have ended, within LINGER_S at the latest."""
         assert self._process.stdin is not None

@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
-import contextlib
+import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd import profiler
 from torch.distributed import distributed_c10d
+
+_open: dict[int, Callable[[], None]] = {}  # what ends ranges that have not ended
+_ending = threading.RLock()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _end_ranges_before_the_profiler() -> None:
+    """A range that ends after the profiler has stopped writes to memory which is no longer the profiler's.
+
+    Whoever stops it while collectives are under way would crash the process, so stopping it ends their ranges first.
+    """
+    stop = profiler._disable_profiler
+    if hasattr(stop, "switchsum"):
+        return
+
+    def end_and_stop() -> Any:
+        with _ending:
+            for end in list(_open.values()):
+                end()
+        return stop()
+
+    end_and_stop.switchsum = True  # type: ignore[attr-defined]
+    profiler._disable_profiler = end_and_stop
 
 
 class profiled:
-    """`with profiled(group, "allreduce", "all_reduce", tensors) as span: work = span.of(...)`.
+    """`with profiled(group, "allreduce", "all_reduce", tensors) as span: ...`: a collective is issued.
 
     A trace gets two events: `c10d::allreduce_` where the collective is issued, with the metadata (message sizes, dtype, group)
     that PyTorch's C++ backends attach to theirs, and `switchsum:all_reduce` from there until the collective has ended, which is
@@ -29,6 +57,7 @@ class profiled:
 
     def __enter__(self) -> profiled:
         if torch.autograd._profiler_enabled():
+            _end_ranges_before_the_profiler()
             name = f"c10d::{self._method}{'_' if self._tensors else ''}"
             with torch._C._profiler._RecordFunctionFast(name, self._tensors, self._metadata()):
                 pass
@@ -36,14 +65,21 @@ class profiled:
             self._range.__enter__()
         return self
 
-    def of(self, work: dist.Work) -> dist.Work:
-        """`work` ends the range, unless it has ended already, or cannot say when (some of Gloo's have no future)."""
-        if self._range is not None and not work.is_completed():
-            with contextlib.suppress(RuntimeError):
-                future = work.get_future()
-                self._range._call_end_callbacks_on_future(future)
-                self._range = None
-        return work
+    def later(self) -> Callable[[], None]:
+        """What ends the range, from any thread, once. Else it ends with the `with` statement."""
+        if self._range is None:
+            return _nothing
+        ended: torch.futures.Future[None] = torch.futures.Future()
+        self._range._call_end_callbacks_on_future(ended)
+        self._range = None
+
+        def end() -> None:
+            with _ending:
+                if _open.pop(id(ended), None) is not None:
+                    ended.set_result(None)
+
+        _open[id(ended)] = end
+        return end
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._range is not None:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from switchsum.host_agent.agent import Agent
 from switchsum.host_agent.errors import SwitchSumError
-from switchsum.works import SwitchSumWork, divide, numbers_of
+from switchsum.works import SwitchSumWork, as_made, divide, numbers_of
 
 
 class Staging:
@@ -34,8 +34,10 @@ class Staging:
         self._thread = threading.Thread(target=self._release, name="switchsum-staging", daemon=True)
         self._thread.start()
 
-    def sum(self, agent: Agent, tensor: torch.Tensor, wire_dtype: torch.dtype, divisor: int, what: str) -> dist.Work:
-        """`tensor` becomes the sum over all ranks, divided by `divisor`. See Agent.all_reduce."""
+    def sum(
+        self, agent: Agent, tensor: torch.Tensor, wire_dtype: torch.dtype, divisor: int, what: str, ends: Callable[[], None]
+    ) -> dist.Work:
+        """`tensor` becomes the sum over all ranks, divided by `divisor`. See Agent.all_reduce; `ends`: profiled.later()."""
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(devices=self._gpus)
         failures: list[Exception] = []
         pinned = torch.empty(tensor.numel(), dtype=wire_dtype, pin_memory=bool(self._gpus))
@@ -49,10 +51,11 @@ class Staging:
             tensor.record_stream(self._stream)  # its memory must not be given to others while we copy
 
         def done(error: SwitchSumError | None) -> None:
+            ends()
             try:
                 if error is not None:
                     raise error
-                with self._module.stream(self._stream), torch.no_grad():
+                with self._module.stream(self._stream), as_made(tensor):
                     arrived = pinned.to(self._device, non_blocking=True)
                     if divisor != 1:
                         divide(arrived, divisor)

@@ -31,7 +31,7 @@ from switchsum.host_agent.promptness import prompt
 from switchsum.profiling import profiled
 from switchsum.settings import Settings
 from switchsum.staging import Staging
-from switchsum.works import Agreement, SwitchSumWork, WorkOfMany, divide, numbers_of
+from switchsum.works import Agreement, SwitchSumWork, WorkOfMany, as_made, divide, numbers_of
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,6 @@ _COUNTERS = (
 _groups: weakref.WeakSet[ProcessGroupSwitchSum] = weakref.WeakSet()
 _default_group: weakref.ref[ProcessGroupSwitchSum] | None = None
 _embedded: EmbeddedSwitch | None = None
-_known_controller: str | None = None  # of the first group: its subgroups use the same one
 
 
 @dataclass(frozen=True)
@@ -109,6 +108,7 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
         self._coalescing = threading.local()
         # DDP's Join sums one number, hands the handle to C++ and drops it; its methods would be gone with the Python object.
         self._kept: deque[dist.Work] = deque(maxlen=64)
+        self.controller = ""  # its address, while this group is a job there
         _groups.add(self)
 
     def getBackendName(self) -> str:
@@ -151,14 +151,14 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
             self._check(tensor, average)
             if summed and self._agent is not None and self._worth_the_switch(tensor):
                 if tensor.is_cuda:
-                    return span.of(self._sum_on_device(self._agent, tensor, average, what))
+                    return self._sum_on_device(self._agent, tensor, average, what, span)
                 with prompt:
-                    work = span.of(self._sum(self._agent, tensor, average, what, waits=not options.asyncOp))
+                    work = self._sum(self._agent, tensor, average, what, span, waits=not options.asyncOp)
                 if options.asyncOp and tensor.numel() <= _KEPT_NUMEL:
                     self._kept.append(work)
                 return work
             # By its own name: a rank that sums in the switch must not take this rank's agreement for a contribution.
-            return span.of(self._by_gloo(f"{what} by Gloo", lambda: self._all_reduce_by_gloo(tensors, options), options))
+            return self._by_gloo(f"{what} by Gloo", lambda: self._all_reduce_by_gloo(tensors, options), options, span)
 
     def _check(self, tensor: torch.Tensor, average: bool) -> None:
         if tensor.device.type not in ("cpu", "cuda"):
@@ -185,20 +185,22 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
             return False
         return tensor.numel() * tensor.element_size() >= self._gloo_below or tensor.dtype not in GLOO_DTYPES
 
-    def _sum(self, agent: Agent, tensor: torch.Tensor, average: bool, what: str, waits: bool) -> dist.Work:
+    def _sum(self, agent: Agent, tensor: torch.Tensor, average: bool, what: str, span: profiled, *, waits: bool) -> dist.Work:
         """`waits`: whether the caller waits for the sum anyway, and so may move its packets itself."""
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         failures: list[Exception] = []
         wire_dtype = WIRE_DTYPES[tensor.dtype]
-        in_place = tensor.dtype == wire_dtype and tensor.is_contiguous()
-        carried = (tensor if in_place else tensor.to(wire_dtype).contiguous()).detach().view(-1)
+        in_place = tensor.dtype == wire_dtype and tensor.is_contiguous() and not tensor.is_neg()
+        carried = (tensor if in_place else tensor.to(wire_dtype).contiguous().resolve_neg()).detach().view(-1)
         size = self.size()
+        ends = span.later()
 
         def done(error: SwitchSumError | None) -> None:
+            ends()
             try:
                 if error is not None:
                     raise error
-                with torch.no_grad():
+                with as_made(tensor):
                     if average:
                         divide(carried, size)
                     if not in_place:
@@ -216,11 +218,11 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
             return SwitchSumWork(what, future, failures)
         return SwitchSumWork(what, future.then(lambda finished: finished.value()), failures)
 
-    def _sum_on_device(self, agent: Agent, tensor: torch.Tensor, average: bool, what: str) -> dist.Work:
+    def _sum_on_device(self, agent: Agent, tensor: torch.Tensor, average: bool, what: str, span: profiled) -> dist.Work:
         staging = self._stagings.get(tensor.device)
         if staging is None:
             staging = self._stagings[tensor.device] = Staging(tensor.device)
-        return staging.sum(agent, tensor, WIRE_DTYPES[tensor.dtype], self.size() if average else 1, what)
+        return staging.sum(agent, tensor, WIRE_DTYPES[tensor.dtype], self.size() if average else 1, what, span.later())
 
     def _all_reduce_by_gloo(self, tensors: list[torch.Tensor], options: Any) -> dist.Work:
         average = options.reduceOp == dist.ReduceOp.AVG
@@ -235,7 +237,7 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
 
         def finish(finished: torch.futures.Future[Any]) -> list[torch.Tensor]:
             finished.value()
-            with torch.no_grad():
+            with as_made(tensor):
                 if average and not taken:
                     divide(wider, self.size())
                 tensor.copy_(wider)
@@ -261,17 +263,18 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
         self._check_process("barrier")
         with profiled(self, "barrier", "barrier", []) as span:
             limit = options.timeout if options.timeout > timedelta() else None
-            work = self._agreement.run("barrier", lambda: None, waits=not options.asyncOp and limit is None)
+            waits = not options.asyncOp and limit is None
+            work = self._agreement.run("barrier", lambda: None, waits=waits, ends=span.later())
             if limit is not None and isinstance(work, SwitchSumWork):
                 work.limit = limit
-            return self._noted(span.of(work))
+            return self._noted(work)
 
-    def _by_gloo(self, what: str, start: Callable[[], dist.Work], options: Any) -> dist.Work:
+    def _by_gloo(self, what: str, start: Callable[[], dist.Work], options: Any, span: profiled) -> dist.Work:
         """`options`: of the collective; None for the defaults."""
         self._check_process(what)
         if self._agreement is None:
             return start()
-        return self._agreement.run(what, start, waits=options is not None and not options.asyncOp)
+        return self._agreement.run(what, start, waits=options is not None and not options.asyncOp, ends=span.later())
 
     @property
     def _has_nccl(self) -> bool:
@@ -310,7 +313,9 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
         """Leave the job and free sockets and threads; what is pending ends with an error."""
         if os.getpid() != self._process:
             return  # a forked child that ends must not take its parent out of the job
+        self.controller = ""
         if self._agent is not None and self._agreement is not None:
+            self._agreement.finish()
             self._agent.close()
             self._agreement.close()
         for staging in self._stagings.values():
@@ -324,8 +329,12 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
         if self._nccl is not None:
             self._nccl.abort()
 
-    def monitored_barrier(self, *arguments: Any, **options: Any) -> Any:
-        return self._gloo.monitored_barrier(*arguments, **options)
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """All ranks have come here, or rank 0 tells which have not. `timeout`: None for the group's."""
+        limit = timeout if timeout is not None else self._timeout
+        if self._agreement is not None:
+            self._agreement.settle(limit.total_seconds())  # Gloo counts collectives, on each rank from the same beginning
+        self._gloo.monitored_barrier(limit, wait_all_ranks)
 
     def _set_sequence_number_for_group(self) -> None:
         self._gloo._set_sequence_number_for_group()
@@ -395,7 +404,7 @@ def _delegated(public: str, names: tuple[str, ...], agreed: int | None) -> Calla
         tensors = arguments[agreed] if agreed is not None and agreed < len(arguments) else None
         numbers = f" of {_described(tensors)}" if tensors is not None else ""
         with profiled(self, names[-1], public, [first] if first is not None else []) as span:
-            return self._noted(span.of(self._by_gloo(f"{public}{operation}{numbers}{root}", start, options)))
+            return self._noted(self._by_gloo(f"{public}{operation}{numbers}{root}", start, options, span))
 
     return method
 
@@ -476,21 +485,36 @@ def _machine() -> str:
         return f"{file.read().strip()}/{os.stat('/proc/self/ns/net').st_ino}"
 
 
+def _live_controller() -> str:
+    """The controller of an embedded switch that this process can vouch for, "" if there is none."""
+    if _embedded is not None and _embedded.running:
+        return _embedded.controller
+    return next((g.controller for g in _groups if g.controller and g._agent is not None and g._agent.failure is None), "")
+
+
 def _find_controller(store: Any, rank: int, size: int, settings: Settings) -> str:
-    """The controller's address: as configured, as known from an earlier group, or of an embedded switch started here."""
-    global _embedded, _known_controller
+    """The controller's address: as configured, of a group that one of the ranks is in, or of an embedded switch started here.
+
+    Every rank of the new group goes through the same exchange: some may be new while others have had a group before.
+    """
+    global _embedded
     if settings.controller:
         return settings.controller
-    if _known_controller is not None:
-        return _known_controller
-    store.set(f"switchsum/machine/{rank}", _machine())
-    machines = [store.get(f"switchsum/machine/{other}") for other in range(size)]
+    store.set(f"switchsum/machine/{rank}", f"{_machine()} {_live_controller()}")
+    machines, controllers = [], []
+    for other in range(size):
+        machine, _, controller = store.get(f"switchsum/machine/{other}").decode().partition(" ")
+        machines.append(machine)
+        controllers.append(controller)
     elsewhere = [other for other, machine in enumerate(machines) if machine != machines[0]]
     if elsewhere:
         raise SwitchSumError(
             "no controller is configured, and the ranks are not all on one machine "
             f"(ranks {elsewhere} are elsewhere than rank 0): set SWITCHSUM_CONTROLLER=HOST:PORT on every rank"
         )
+    known = next((controller for controller in controllers if controller), "")
+    if known:
+        return known
     if rank == 0:
         try:
             _embedded = EmbeddedSwitch(ports=max(size, 8))
@@ -509,9 +533,10 @@ def create_process_group(store: Any, rank: int, size: int, timeout: timedelta) -
     global _default_group
     settings = Settings.from_environment()
     _offer_monitored_barrier()
-    agent = _join(store, rank, size, timeout, settings) if size > 1 else None
+    agent, controller = _join(store, rank, size, timeout, settings) if size > 1 else (None, "")
     try:
         group = ProcessGroupSwitchSum(agent, store, rank, size, timeout, settings.gloo_below)
+        group.controller = controller
     except BaseException:
         if agent is not None:
             agent.close()
@@ -521,9 +546,9 @@ def create_process_group(store: Any, rank: int, size: int, timeout: timedelta) -
     return group
 
 
-def _join(store: Any, rank: int, size: int, timeout: timedelta, settings: Settings) -> Agent | None:
-    """Membership in a job of the switch. None for a group beside the default one when the switch has no room for it."""
-    global _known_controller
+def _join(store: Any, rank: int, size: int, timeout: timedelta, settings: Settings) -> tuple[Agent | None, str]:
+    """Membership in a job of the switch, and the controller's address. No agent for a group beside the default one when the
+    switch has no room for it."""
     controller = _find_controller(store, rank, size, settings)
     if rank == 0:
         store.set("switchsum/job", f"{os.urandom(8).hex()}")
@@ -552,11 +577,10 @@ def _join(store: Any, rank: int, size: int, timeout: timedelta, settings: Settin
                 agent.close()
             if rank == 0:
                 logger.warning("a process group of %d ranks goes through Gloo alone: %s", size, full)
-            return None
+            return None, controller
     if refusal is not None:
         raise refusal
-    _known_controller = controller
-    return agent
+    return agent, controller
 
 
 def _offer_monitored_barrier() -> None:
@@ -571,7 +595,7 @@ def _offer_monitored_barrier() -> None:
         if not isinstance(asked, ProcessGroupSwitchSum):
             original(group, timeout, wait_all_ranks)
         else:
-            asked.monitored_barrier(timeout if timeout is not None else asked._timeout, wait_all_ranks=wait_all_ranks)
+            asked.monitored_barrier(timeout, wait_all_ranks)
 
     monitored_barrier.switchsum = True  # type: ignore[attr-defined]
     distributed_c10d.monitored_barrier = dist.monitored_barrier = monitored_barrier

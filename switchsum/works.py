@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -30,6 +31,13 @@ _VERDICT_S = 3.0  # how long Gloo's own error waits for the controller's, which 
 def numbers_of(tensor: torch.Tensor) -> npt.NDArray[Any]:
     """A contiguous CPU tensor's own memory. For an empty tensor one zero, whose sum shows that all ranks have come."""
     return tensor.numpy() if tensor.numel() else np.zeros(1, np.int32)
+
+
+@contextlib.contextmanager
+def as_made(tensor: torch.Tensor) -> Iterator[None]:
+    """In which another thread may write to a tensor that was made under inference_mode, or that requires a gradient."""
+    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+        yield
 
 
 def divide(total: torch.Tensor, size: int) -> None:
@@ -104,9 +112,11 @@ class SwitchSumWork(dist.Work):
 class GlooWork(dist.Work):
     """A collective that Gloo is running."""
 
-    def __init__(self, what: str, work: dist.Work, agent: Agent) -> None:
+    def __init__(self, what: str, work: dist.Work, agent: Agent, ends: Callable[[], None]) -> None:
+        """`ends` is called when somebody has waited for it."""
         super().__init__()
         self._what = what
+        self._ends = ends
         self._work = work
         self._agent = agent
 
@@ -120,11 +130,15 @@ class GlooWork(dist.Work):
                 return bool(self._work.is_completed())  # it failed; else only this look has ended
             return True
 
-        _wait_for_gloo(look, self._agent, self._what, timeout)
         try:
+            _wait_for_gloo(look, self._agent, self._what, timeout)
             self._work.wait()
+        except SwitchSumError:
+            raise
         except RuntimeError as error:
             raise _explained(error, self._agent, self._what) from None
+        finally:
+            self._ends()
         return True
 
     def get_future(self) -> Future:
@@ -211,6 +225,8 @@ def _explained(error: Exception, agent: Agent | None, what: str) -> Exception:
     """Gloo's word for a lost peer is "connection closed"; the job's says which rank it was."""
     if agent is None or isinstance(error, SwitchSumError):
         return error
+    if "transport" not in str(error):  # of gloo/transport/tcp/pair.cc; else the caller has given Gloo what it does not take
+        return error
     failure = agent.wait_failure(_VERDICT_S)
     if failure is None:
         return error
@@ -220,9 +236,12 @@ def _explained(error: Exception, agent: Agent | None, what: str) -> Exception:
 class _Item:
     """A collective of Gloo's that waits until all ranks are known to have come to it."""
 
-    def __init__(self, start: Callable[[], dist.Work | None]) -> None:
+    def __init__(self, start: Callable[[], dist.Work | None], ends: Callable[[], None]) -> None:
         self.start = start
+        self.ends = ends
         self.by_caller = False  # whether the caller begins it, and not our thread
+        self._inference = torch.is_inference_mode_enabled()
+        self._grad = torch.is_grad_enabled()
         self.error: SwitchSumError | None = None
         self.decided = threading.Event()
         self.future: Future = torch.futures.Future()
@@ -235,15 +254,24 @@ class _Item:
     def begin(self) -> dist.Work | None:
         if self.error is not None:
             raise self.error
-        return self.start()
+        with self.modes():
+            return self.start()
+
+    @contextlib.contextmanager
+    def modes(self) -> Iterator[None]:
+        """Gloo works, and finishes, as it would in the thread that has issued it."""
+        with torch.inference_mode(self._inference), torch.set_grad_enabled(self._grad):
+            yield
 
     def end(self, finished: torch.futures.Future[Any] | None) -> None:
+        self.ends()
         try:
             self.future.set_result([] if finished is None else finished.value())
         except Exception as error:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
+        self.ends()
         self.failures.append(error)
         self.future.set_exception(error)
 
@@ -262,49 +290,85 @@ class Agreement:
         self._issuing = threading.Lock()  # names go out in the order of _items
         self._changed = threading.Condition()
         self._items: deque[_Item] = deque()
+        self._under_way = 0  # collectives that our thread has begun, and that have not ended
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def run(self, what: str, start: Callable[[], dist.Work | None], *, waits: bool) -> dist.Work:
+    def run(self, what: str, start: Callable[[], dist.Work | None], *, waits: bool, ends: Callable[[], None]) -> dist.Work:
         """`start` begins the collective `what`; if it returns None, to have agreed is all (a barrier).
 
-        `waits`: whether the caller waits for it. Then errors may come from here, else from the returned work.
+        `waits`: whether the caller waits for it. Then errors may come from here, else from the returned work. `ends` is called
+        when the collective has ended, before anybody can see it.
         """
-        item = _Item(start)
-        with self._issuing:
-            with self._changed:
-                item.by_caller = waits and not self._items
-                self._items.append(item)
-                if not item.by_caller:
-                    if self._thread is None:
-                        self._thread = threading.Thread(target=self._serve, name="switchsum-gloo", daemon=True)
-                        self._thread.start()
-                    self._changed.notify_all()
-            self._agent.agree(what, item.decide, waits=item.by_caller)
-        if not item.by_caller:
-            return SwitchSumWork(what, item.future.then(lambda done: done.value()), item.failures, self._agent)
+        item = _Item(start, ends)
+        begun = False
         try:
+            with self._issuing:
+                with self._changed:
+                    item.by_caller = waits and not self._items
+                    self._items.append(item)
+                    if not item.by_caller:
+                        self._call_thread()
+                self._agent.agree(what, item.decide, waits=item.by_caller)
+            if not item.by_caller:
+                return SwitchSumWork(what, item.future.then(lambda done: done.value()), item.failures, self._agent)
             with prompt:
                 item.decided.wait()
-            work = item.begin()
-        finally:
-            self._next()
+            begun = True
+            try:
+                work = item.begin()
+            finally:
+                self._next()
+        except BaseException:
+            if item.by_caller and not begun:  # Ctrl-C: the others go on, so our thread does, too
+                with self._changed:
+                    item.by_caller = False
+                    self._call_thread()
+            else:
+                ends()
+            raise
         if work is not None:
-            return GlooWork(what, work, self._agent)
+            return GlooWork(what, work, self._agent, ends)
         item.end(None)
         return SwitchSumWork(what, item.future)
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait until all collectives that were issued have begun. Raises SwitchSumError if they have not after `timeout_s`."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._items, timeout_s):
+                raise SwitchSumError(f"collectives that were issued before have not begun after {timeout_s:g} s")
+
+    def finish(self) -> None:
+        """Let what was issued end, for a few seconds: Gloo's threads call back, and no Python may be left when they do."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._items and not self._under_way, _GRACE_S)
 
     def close(self) -> None:
         """End the thread. The agent must have been closed, so that everything is decided."""
         with self._changed:
             self._closed = True
+            for item in self._items:
+                if not item.decided.is_set():  # Ctrl-C came before the ranks were asked
+                    item.decide(SwitchSumError("the process group was destroyed while this collective was pending"))
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
 
+    def _call_thread(self) -> None:
+        """There is something for our thread; called under _changed."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="switchsum-gloo", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
     def _next(self) -> None:
         with self._changed:
             self._items.popleft()
+            self._changed.notify_all()
+
+    def _ended(self) -> None:
+        with self._changed:
+            self._under_way -= 1
             self._changed.notify_all()
 
     def _serve(self) -> None:
@@ -320,14 +384,16 @@ class Agreement:
                 if work is None:
                     item.end(None)
                 else:
-                    _end_with(item, work)
+                    with self._changed:
+                        self._under_way += 1
+                    _end_with(item, work, self._ended)
             except Exception as error:  # whatever it is, it belongs to whoever waits for this collective
                 item.fail(error)
             self._next()
             del item
 
 
-def _end_with(item: _Item, work: dist.Work) -> None:
+def _end_with(item: _Item, work: dist.Work, then: Callable[[], None]) -> None:
     """`work` ends `item`. It is held until then: Gloo's collective ends with its handle."""
     try:
         future = work.get_future()
@@ -335,15 +401,21 @@ def _end_with(item: _Item, work: dist.Work) -> None:
 
         def wait() -> None:
             try:
-                work.wait()
+                with item.modes():
+                    work.wait()
                 item.end(None)
             except Exception as error:
                 item.fail(error)
+            finally:
+                then()
 
         threading.Thread(target=wait, name="switchsum-gloo-wait", daemon=True).start()
         return
 
     def end(finished: torch.futures.Future[Any], work: dist.Work = work) -> None:
-        item.end(finished)
+        try:
+            item.end(finished)
+        finally:
+            then()
 
     future.add_done_callback(end)

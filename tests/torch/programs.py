@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -160,6 +161,95 @@ def handles_of_every_kind() -> None:
     else:
         dist.barrier()
     dist.destroy_process_group()
+
+
+def waits_that_are_interrupted() -> None:
+    """As by Ctrl-C, inside a collective of Gloo's that others are late for: it goes on, and so do those that follow."""
+    dist.init_process_group("switchsum")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, interrupt)
+    for collective in (
+        lambda tensor: dist.broadcast(tensor, 1),
+        lambda tensor: dist.all_reduce(tensor, dist.ReduceOp.MAX),
+        lambda tensor: dist.barrier(),
+        lambda tensor: dist.all_reduce(tensor),
+    ):
+        tensor = torch.ones(100)
+        if RANK == 0:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            try:
+                collective(tensor)
+            except KeyboardInterrupt:
+                pass
+            else:
+                raise AssertionError("was not interrupted")
+            dist.send(torch.ones(1), 1)
+        else:
+            if RANK == 1:
+                dist.recv(torch.ones(1), 0)
+            collective(tensor)
+        for operation in (dist.ReduceOp.MAX, dist.ReduceOp.SUM):
+            after = torch.full((50,), float(RANK))
+            dist.all_reduce(after, operation)
+            assert after.eq(TOTAL if operation == dist.ReduceOp.SUM else WORLD - 1).all()
+    dist.destroy_process_group()
+
+
+def modes_of_the_caller() -> None:
+    """Tensors made under inference_mode, and parameters under no_grad, by collectives that other threads run."""
+    dist.init_process_group("switchsum")
+    operations = (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX)
+    for dtype in (torch.float32, torch.float16, torch.float64, torch.int16):
+        for operation in operations[: 2 if dtype == torch.int16 else 3]:
+            with torch.inference_mode():
+                tensor = torch.full((300,), 2).to(dtype)
+                dist.all_reduce(tensor, operation, async_op=True).wait()
+                assert tensor.eq(2 * WORLD if operation == dist.ReduceOp.SUM else 2).all(), (dtype, operation)
+    parameter = nn.Parameter(torch.full((2,), float(RANK)))
+    with torch.no_grad():
+        dist.broadcast(parameter, 1, async_op=True).wait()
+        assert parameter.eq(1).all()
+        dist.all_gather_into_tensor(nn.Parameter(torch.empty(2 * WORLD)), torch.ones(2), async_op=True).wait()
+        dist.reduce_scatter_tensor(parameter, torch.ones(2 * WORLD), async_op=True).wait()
+        assert parameter.eq(WORLD).all()
+        dist.all_reduce(parameter, dist.ReduceOp.AVG, async_op=True).wait()
+    negative = torch.full((1,), 1 + 2j).conj().imag  # with a minus sign that is not in memory
+    assert negative.is_neg()
+    dist.all_reduce(negative)
+    assert negative.eq(-2 * WORLD).all()
+    dist.destroy_process_group()
+
+
+def a_monitored_barrier_among_others() -> None:
+    """Gloo counts its collectives on each rank: all must come to them in one order, whoever begins them."""
+    dist.init_process_group("switchsum")
+    for _ in range(20):
+        works = [dist.broadcast(torch.ones(1000), rank % WORLD, async_op=True) for rank in range(3)]
+        dist.monitored_barrier(timeout=timedelta(seconds=60))
+        for work in works:
+            work.wait()
+    # Nobody waits for the last ones: a process may end in the middle of them.
+    dist.broadcast(torch.ones(5_000_000), 0, async_op=True)
+    dist.all_reduce(torch.ones(1_000_000), async_op=True)
+
+
+def a_rank_that_is_replaced() -> None:
+    """Rank 1 is another process the second time, which knows of no embedded switch; rank 0 still has one."""
+    dist.init_process_group("switchsum")
+    dist.all_reduce(torch.ones(5))
+    dist.destroy_process_group()
+    port = int(os.environ["SECOND_PORT"])
+    if RANK == 1:
+        torch.multiprocessing.spawn(_second, args=(port,), nprocs=1)
+    else:
+        _spawned(0, 2, port)
+
+
+def _second(number: int, port: int) -> None:
+    _spawned(1, 2, port)
 
 
 def groups_of_every_kind() -> None:
@@ -512,7 +602,7 @@ def sums_staged_as_on_a_gpu() -> None:
         staged = whole[:, ::2]  # with gaps; empty at first
         plain = torch.full((step + 1,), float(RANK))
         divisor = WORLD if step % 3 == 0 else 1
-        works.append(staging.sum(group._agent, staged, WIRE_DTYPES[dtype], divisor, f"sum {step} of {dtype}"))
+        works.append(staging.sum(group._agent, staged, WIRE_DTYPES[dtype], divisor, f"sum {step} of {dtype}", lambda: None))
         works.append(dist.all_reduce(plain, async_op=True))
         sums.append((whole, staged, plain, divisor))
     for work in works:
@@ -525,7 +615,7 @@ def sums_staged_as_on_a_gpu() -> None:
     dist.barrier()
     staging.close()
     dist.destroy_process_group()
-    late = staging.sum(group._agent, torch.ones(5), torch.float32, 1, "sum after the end")
+    late = staging.sum(group._agent, torch.ones(5), torch.float32, 1, "sum after the end", lambda: None)
     assert "destroyed" in error_of(late.wait)
 
 

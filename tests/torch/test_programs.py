@@ -28,6 +28,9 @@ def controller() -> Iterator[str]:
     [
         ("different_collectives_are_named_on_all_ranks", 3),
         ("handles_of_every_kind", 3),
+        ("waits_that_are_interrupted", 3),
+        ("modes_of_the_caller", 2),
+        ("a_monitored_barrier_among_others", 3),
         ("groups_of_every_kind", 4),
         ("sums_staged_as_on_a_gpu", 3),
         ("thresholds_that_differ_are_told", 2),
@@ -50,6 +53,10 @@ def test_program(controller: str, program: str, ranks: int) -> None:
 def test_ranks_that_are_started_by_python(controller: str, program: str) -> None:
     environment = {"SWITCHSUM_CONTROLLER": controller, "SECOND_PORT": str(free_port()), "WORLD_SIZE": "2"}
     check(run(f"programs.{program}", 1, 120, **environment))
+
+
+def test_a_rank_that_is_replaced() -> None:
+    check(run("programs.a_rank_that_is_replaced", 2, 120, SECOND_PORT=str(free_port())))
 
 
 def test_small_tensors_by_choice(controller: str) -> None:
