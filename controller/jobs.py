@@ -549,7 +549,7 @@ class Registry:
         gone = [other.application for _, other in sorted(job.members.items()) if other.left]
         sentence = (
             f"{', '.join(map(str, gone))} left job {job.name!r}, and {member.application} waits in {collective}: "
-            "every rank must call the same collectives before it ends"
+            "every rank must call the same collectives before it ends; its own output may say why it ended"
         )
         self._end(job, Ended(Cause.LOST_WORKER, sentence, tuple(one.rank for one in gone)))
 

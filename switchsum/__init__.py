@@ -1,11 +1,12 @@
 """SwitchSum: gradient sums inside the network.
 
 `torch.distributed.init_process_group("switchsum")` needs no import of this package: PyTorch loads its entry point. This module
-is imported by every `import torch` beside it, so it imports nothing itself.
+is imported by every `import torch` beside it, so it imports nothing heavy itself.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,3 +27,9 @@ def __getattr__(name: str) -> Any:
 
         return ddp_hook
     raise AttributeError(f"module 'switchsum' has no attribute {name!r}")
+
+
+if "torch.distributed" in sys.modules:  # where PyTorch was told not to look for entry points, this import does it
+    from switchsum.autoload import register
+
+    register()

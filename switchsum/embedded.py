@@ -7,6 +7,7 @@ jobs on it have ended, so that a rank that finishes first does not take the swit
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 import threading
@@ -62,6 +63,7 @@ class EmbeddedSwitch:
 def main(ports: int) -> int:
     """Body of the process: serve until standard input closes and no job is left."""
     try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the ranks' affair; we end when they have
         from switchsum.controller.daemon import ControllerDaemon
         from switchsum.controller.fabric import Fabric
         from switchsum.softswitch.daemon import SoftSwitch

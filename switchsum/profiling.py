@@ -47,8 +47,17 @@ class profiled:
     how Gloo names its own. Without a profiler this costs next to nothing.
     """
 
-    def __init__(self, group: dist.ProcessGroup, method: str, public: str, tensors: list[torch.Tensor]) -> None:
-        """`method`: the collective's name in c10d; `public`: in torch.distributed."""
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        method: str,
+        public: str,
+        tensors: list[torch.Tensor],
+        counts: tuple[int, int] | None = None,
+    ) -> None:
+        """`method`: the collective's name in c10d; `public`: in torch.distributed; `counts`: elements in and out, where they
+        are not those of `tensors`."""
+        self._counts = counts
         self._group = group
         self._method = method
         self._public = public
@@ -88,12 +97,13 @@ class profiled:
     def _metadata(self) -> dict[str, Any]:
         """Keys as of PyTorch's `record_param_comms` events."""
         count = sum(tensor.numel() for tensor in self._tensors)
+        came, went = self._counts if self._counts is not None else (count, count)
         world = distributed_c10d._world
         ranks = world.pg_group_ranks.get(self._group, {})
         return {
             "Collective name": self._method,
-            "In msg nelems": count,
-            "Out msg nelems": count,
+            "In msg nelems": came,
+            "Out msg nelems": went,
             "dtype": str(self._tensors[0].dtype).removeprefix("torch.") if self._tensors else "none",
             "Group size": self._group.size(),
             "Rank": self._group.rank(),

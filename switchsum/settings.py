@@ -36,7 +36,7 @@ class Settings:
             controller=_address("SWITCHSUM_CONTROLLER"),
             data_address=os.environ.get("SWITCHSUM_DATA_ADDRESS", ""),
             lanes=_choice("SWITCHSUM_LANES", cls.lanes, (32, 16, 8)),
-            gloo_below=_number("SWITCHSUM_GLOO_BELOW", int, cls.gloo_below, 0, 2**62),
+            gloo_below=_number("SWITCHSUM_GLOO_BELOW", int, cls.gloo_below, 0, 2**62, " of bytes"),
             slots=_number("SWITCHSUM_SLOTS", int, cls.slots, 0, 2048),
             timeout_s=_number("SWITCHSUM_TIMEOUT", float, cls.timeout_s, 0.1, 86400.0),
         )
@@ -57,7 +57,7 @@ def _choice(variable: str, default: int, choices: tuple[int, ...]) -> int:
     return int(text) if text else default
 
 
-def _number(variable: str, kind: Callable[[str], Value], default: Value, low: Value, high: Value) -> Value:
+def _number(variable: str, kind: Callable[[str], Value], default: Value, low: Value, high: Value, unit: str = "") -> Value:
     text = os.environ.get(variable, "")
     if not text:
         return default
@@ -66,5 +66,5 @@ def _number(variable: str, kind: Callable[[str], Value], default: Value, low: Va
     except ValueError:
         value = None
     if value is None or not low <= value <= high:
-        raise ValueError(f"{variable}={text!r} must be a number from {low} to {high}")
+        raise ValueError(f"{variable}={text!r} must be a number{unit} from {low} to {high}")
     return value

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import json
 import logging
 import os
 import threading
@@ -66,6 +67,7 @@ _COUNTERS = (
 _groups: weakref.WeakSet[ProcessGroupSwitchSum] = weakref.WeakSet()
 _default_group: weakref.ref[ProcessGroupSwitchSum] | None = None
 _embedded: EmbeddedSwitch | None = None
+_told_full = False  # whether a group was told that the switch is full: once is enough
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,9 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
                     if average:
                         divide(carried, size)
                     if not in_place:
-                        tensor.copy_(carried.view(tensor.shape))
+                        # One element of those that an expanded tensor has in one place.
+                        own = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())
+                        tensor[own].copy_(carried.view(tensor.shape)[own])
                 future.set_result([tensor])
             except Exception as failure:  # whatever it is, it belongs to whoever waits for this sum
                 failures.append(failure)
@@ -403,7 +407,10 @@ def _delegated(public: str, names: tuple[str, ...], agreed: int | None) -> Calla
         root = f", root {options.rootRank}" if hasattr(options, "rootRank") else ""
         tensors = arguments[agreed] if agreed is not None and agreed < len(arguments) else None
         numbers = f" of {_described(tensors)}" if tensors is not None else ""
-        with profiled(self, names[-1], public, [first] if first is not None else []) as span:
+        # All but these two take outputs and inputs.
+        out, of = (arguments[0], arguments[0]) if public in ("broadcast", "reduce") else (arguments[0], arguments[1])
+        shown = [first] if first is not None else []
+        with profiled(self, names[-1], public, shown, (_numel(of), _numel(out))) as span:
             return self._noted(self._by_gloo(f"{public}{operation}{numbers}{root}", start, options, span))
 
     return method
@@ -498,23 +505,25 @@ def _find_controller(store: Any, rank: int, size: int, settings: Settings) -> st
     Every rank of the new group goes through the same exchange: some may be new while others have had a group before.
     """
     global _embedded
-    if settings.controller:
+    store.set(f"switchsum/rank/{rank}", json.dumps([settings.controller, _machine(), _live_controller()]))
+    told = [json.loads(store.get(f"switchsum/rank/{other}")) for other in range(size)]
+    configured, machines, running = zip(*told, strict=True)
+    if any(configured):
+        without = [other for other in range(size) if not configured[other]]
+        if without:
+            raise SwitchSumError(
+                f"SWITCHSUM_CONTROLLER is set on some ranks, but not on ranks {without}: set it on every rank, or on none"
+            )
         return settings.controller
-    store.set(f"switchsum/machine/{rank}", f"{_machine()} {_live_controller()}")
-    machines, controllers = [], []
-    for other in range(size):
-        machine, _, controller = store.get(f"switchsum/machine/{other}").decode().partition(" ")
-        machines.append(machine)
-        controllers.append(controller)
     elsewhere = [other for other, machine in enumerate(machines) if machine != machines[0]]
     if elsewhere:
         raise SwitchSumError(
             "no controller is configured, and the ranks are not all on one machine "
             f"(ranks {elsewhere} are elsewhere than rank 0): set SWITCHSUM_CONTROLLER=HOST:PORT on every rank"
         )
-    known = next((controller for controller in controllers if controller), "")
+    known = next((controller for controller in running if controller), "")
     if known:
-        return known
+        return str(known)
     if rank == 0:
         try:
             _embedded = EmbeddedSwitch(ports=max(size, 8))
@@ -533,6 +542,8 @@ def create_process_group(store: Any, rank: int, size: int, timeout: timedelta) -
     global _default_group
     settings = Settings.from_environment()
     _offer_monitored_barrier()
+    # The store may outlive a group (torchrun's does), and another one of the same name must not read what that one wrote.
+    store = dist.PrefixStore(str(store.add(f"switchsum/groups/{rank}", 1)), store)
     agent, controller = _join(store, rank, size, timeout, settings) if size > 1 else (None, "")
     try:
         group = ProcessGroupSwitchSum(agent, store, rank, size, timeout, settings.gloo_below)
@@ -549,6 +560,7 @@ def create_process_group(store: Any, rank: int, size: int, timeout: timedelta) -
 def _join(store: Any, rank: int, size: int, timeout: timedelta, settings: Settings) -> tuple[Agent | None, str]:
     """Membership in a job of the switch, and the controller's address. No agent for a group beside the default one when the
     switch has no room for it."""
+    global _told_full
     controller = _find_controller(store, rank, size, settings)
     if rank == 0:
         store.set("switchsum/job", f"{os.urandom(8).hex()}")
@@ -576,7 +588,11 @@ def _join(store: Any, rank: int, size: int, timeout: timedelta, settings: Settin
             if agent is not None:
                 agent.close()
             if rank == 0:
-                logger.warning("a process group of %d ranks goes through Gloo alone: %s", size, full)
+                logger.log(
+                    logging.INFO if _told_full else logging.WARNING,
+                    "a process group of %d ranks, and maybe later ones, goes through Gloo alone: %s", size, full,
+                )  # fmt: skip
+            _told_full = True
             return None, controller
     if refusal is not None:
         raise refusal

@@ -310,7 +310,7 @@ def test_who_waits_for_a_rank_that_left_is_told_after_a_lease() -> None:
     assert effects[0].ended == jobs.Ended(  # type: ignore[union-attr]
         Cause.LOST_WORKER,
         "rank 1 (host h1, pid 101) left job 'a', and rank 2 (host h2, pid 102) waits in #7 all_reduce(sum) of float32[9]: "
-        "every rank must call the same collectives before it ends",
+        "every rank must call the same collectives before it ends; its own output may say why it ended",
         (1,),
     )
 

@@ -248,6 +248,58 @@ def a_rank_that_is_replaced() -> None:
         _spawned(0, 2, port)
 
 
+def one_store_for_many_groups() -> None:
+    """As torchrun's, which outlives a group: the next one finds what the last one has written."""
+    store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), WORLD, RANK == 0)
+    for number in range(6):
+        dist.init_process_group("switchsum", store=store, rank=RANK, world_size=WORLD)
+        value = torch.full((100,), float(RANK + number))
+        dist.all_reduce(value)
+        dist.broadcast(value, 0)
+        assert value.eq(TOTAL + WORLD * number).all()
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def a_controller_on_some_ranks_is_told() -> None:
+    if RANK:
+        del os.environ["SWITCHSUM_CONTROLLER"]
+    text = error_of(lambda: dist.init_process_group("switchsum"))
+    assert "SWITCHSUM_CONTROLLER is set on some ranks, but not on ranks [1, 2]" in text, text
+    if RANK == 0:
+        time.sleep(1)  # it serves the store
+
+
+def tensors_of_every_make() -> None:
+    """Expanded ones, and such as are resized afterwards: what Gloo leaves as it was."""
+    dist.init_process_group("switchsum")
+    expanded = torch.full((1, 4, 1), float(RANK)).expand(3, 4, 5)
+    dist.all_reduce(expanded)
+    assert expanded.eq(TOTAL).all()
+    value = torch.ones(10)
+    dist.all_reduce(value)
+    value.resize_(100)
+    value.untyped_storage().resize_(0)
+    dist.destroy_process_group()
+
+
+def the_profiler_stops_first() -> None:
+    """While collectives are under way: a range that ended after that wrote to freed memory."""
+    from torch.profiler import ProfilerActivity, profile
+
+    dist.init_process_group("switchsum")
+    for _ in range(40):
+        with profile(activities=[ProfilerActivity.CPU]):
+            works = [
+                dist.all_reduce(torch.ones(100_000), async_op=True),
+                dist.broadcast(torch.ones(100_000), 0, async_op=True),
+                dist.barrier(async_op=True),
+            ]
+        for work in works:
+            work.wait()
+    dist.destroy_process_group()
+
+
 def _second(number: int, port: int) -> None:
     _spawned(1, 2, port)
 

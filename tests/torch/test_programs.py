@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -29,6 +30,10 @@ def controller() -> Iterator[str]:
         ("different_collectives_are_named_on_all_ranks", 3),
         ("handles_of_every_kind", 3),
         ("waits_that_are_interrupted", 3),
+        ("one_store_for_many_groups", 3),
+        ("a_controller_on_some_ranks_is_told", 3),
+        ("tensors_of_every_make", 2),
+        ("the_profiler_stops_first", 2),
         ("modes_of_the_caller", 2),
         ("a_monitored_barrier_among_others", 3),
         ("groups_of_every_kind", 4),
@@ -79,6 +84,12 @@ def test_a_rank_that_is_stopped_inside_gloo(controller: str) -> None:
         check(outcomes)
         with contextlib.suppress(subprocess.TimeoutExpired):
             ranks[1].communicate(timeout=30)
+
+
+def test_an_import_registers_where_pytorch_does_not_look() -> None:
+    program = "import torch.distributed as d; import switchsum; assert 'switchsum' in d.Backend.backend_list"
+    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    subprocess.run([sys.executable, "-c", program], check=True, cwd="/tmp", env=environment)
 
 
 def test_every_collective_is_overridden() -> None:
