@@ -264,10 +264,12 @@ def one_store_for_many_groups() -> None:
 def a_controller_on_some_ranks_is_told() -> None:
     if RANK:
         del os.environ["SWITCHSUM_CONTROLLER"]
-    text = error_of(lambda: dist.init_process_group("switchsum"))
+    store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), WORLD, RANK == 0)
+    text = error_of(lambda: dist.init_process_group("switchsum", store=store, rank=RANK, world_size=WORLD))
     assert "SWITCHSUM_CONTROLLER is set on some ranks, but not on ranks [1, 2]" in text, text
-    if RANK == 0:
-        time.sleep(1)  # it serves the store
+    store.set(f"told {RANK}", "")
+    if RANK == 0:  # it serves the store
+        store.wait([f"told {rank}" for rank in range(WORLD)])
 
 
 def tensors_of_every_make() -> None:
