@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import threading
@@ -21,10 +20,6 @@ from switchsum.host_agent.job_client import JobClient
 from switchsum.host_agent.prepare import prepare
 from switchsum.host_agent.transport import Transport
 
-logger = logging.getLogger(__name__)
-
-_SILENT_S = 4.0  # loading what is compiled already is done by then
-_COMPILES = "switchsum compiles its packet loops, once for this installation; that takes about half a minute"
 VERDICT_WAIT_S = 3.0  # how long a failed rank waits for the controller's account of what the others were doing
 DRAIN_S = 10.0  # how long close() waits for sums that are still under way
 
@@ -62,13 +57,7 @@ class Agent:
         `timeout_s`: bound for joining and for a silent switch; `peer_timeout_s`: longest wait for other ranks in one sum.
         Raises SwitchSumError's family, each with the reason.
         """
-        patience = threading.Timer(_SILENT_S, logger.warning, [_COMPILES])
-        if rank == 0:
-            patience.start()
-        try:
-            prepare()  # before the barrier: whoever compiles must not keep the others waiting inside a sum
-        finally:
-            patience.cancel()
+        prepare(tell=rank == 0)  # before the barrier: whoever compiles must not keep the others waiting inside a sum
         loopback = controller.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]")
         transport = Transport(data_address or ("127.0.0.1" if loopback else ""))
         client = JobClient(controller)

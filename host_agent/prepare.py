@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +18,16 @@ import numpy as np
 from switchsum.host_agent.engine import Engine
 from switchsum.host_agent.transport import Transport, now_ns
 
+logger = logging.getLogger(__name__)
 
-def prepare() -> None:
-    """Have the engine and the transport's loop ready to run: seconds the first time, then what loading them takes.
+_SILENT_S = 12.0  # on a busy machine, too, what is compiled already has been loaded by then
+_COMPILES = "switchsum compiles its packet loops, once for this installation; that takes about half a minute"
 
-    Blocks while another process of this user does the same.
+
+def prepare(*, tell: bool = False) -> None:
+    """Have the engine and the transport's loop ready to run: half a minute the first time, then what loading them takes.
+
+    Blocks while another process of this user does the same. `tell`: whether to log a line when it takes long.
     """
     path = Path(tempfile.gettempdir()) / f"switchsum-{os.getuid()}.lock"
     with contextlib.ExitStack() as stack:
@@ -29,6 +36,10 @@ def prepare() -> None:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             lock = stack.enter_context(open(descriptor, "w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
+        if tell:
+            patience = threading.Timer(_SILENT_S, logger.warning, [_COMPILES])
+            patience.start()
+            stack.callback(patience.cancel)
         engine = Engine(job=0, epoch=0, worker=0, world_size=1, slots=1, elements=64)
         transport = Transport("127.0.0.1")
         try:
