@@ -32,6 +32,7 @@ _CHANNEL_OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
 
+_END_S = 10.0  # for a thread that has been told to end, on a busy machine
 logger = logging.getLogger(__name__)
 
 INSERT, MODIFY, DELETE = p4runtime_pb2.Update.INSERT, p4runtime_pb2.Update.MODIFY, p4runtime_pb2.Update.DELETE
@@ -64,6 +65,7 @@ class SwitchSession:
         self._settled = threading.Event()  # the first answer of the stream, or its end, is there
         self._primary: bool | None = None
         self._problem = ""
+        self._follower: threading.Thread | None = None
         self._closing = False
         try:
             self._open_stream(timeout_s)
@@ -81,6 +83,9 @@ class SwitchSession:
         self._closing = True
         self._requests.put(None)
         self._channel.close()
+        # What is left of a stream may take a lock with it at the interpreter's end, and the process would never end.
+        if self._follower is not None and self._follower is not threading.current_thread():
+            self._follower.join(_END_S)
 
     # --- election --------------------------------------------------------------------------------------------------
 
@@ -101,7 +106,9 @@ class SwitchSession:
         request.arbitration.election_id.CopyFrom(self._election_id)
         self._requests.put(request)
         stream = self._stub.StreamChannel(iter(self._requests.get, None))
-        threading.Thread(target=self._follow, args=(stream,), name="switchsum-switch", daemon=True).start()
+        self._follower = threading.Thread(target=self._follow, args=(stream,), name="switchsum-switch", daemon=True)
+        self._follower.start()
+        del stream
         if not self._settled.wait(timeout_s):
             raise SwitchUnreachable(f"the switch at {self.address} does not answer the election within {timeout_s:g} s")
         if self._primary is None:

@@ -26,6 +26,7 @@ from switchsum.protos.job_rpc import JobServiceStub
 DEFAULT_TIMEOUT_S = 30.0
 _CALL_TIMEOUT_S = 5.0  # of calls that the controller answers from memory
 _FAREWELL_S = 2.0  # leaving must not hold up a process that wants to end
+_END_S = 10.0  # for threads that have been told to end, on a busy machine
 _RETRY_S = 1.0  # before a broken event stream is opened once more
 _LEASE_PART = 3  # renewals in each lease: two may get lost
 
@@ -181,13 +182,18 @@ class JobClient:
         """Stop threads and connection. Without leave() before, the controller takes this worker for lost."""
         self._over.set()
         with self._lock:
-            stream = self._stream
+            stream, self._stream = self._stream, None
         if stream is not None:
+            # Until gRPC's own thread is done with the stream, and none of it is left: its destructor takes a lock, and at the
+            # interpreter's end that thread may be gone with it, so that the process would never end.
+            ended = threading.Event()
+            stream.add_done_callback(lambda _: ended.set())
             stream.cancel()
+            ended.wait(_END_S)
         self._channel.close()
         for thread in self._threads:
             if thread is not threading.current_thread():  # on_ended may close
-                thread.join(_FAREWELL_S)
+                thread.join(_END_S)
 
     def inspect(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> pb.InspectReply:
         """What controller and switch know right now, see InspectReply. Raises ControllerUnreachable."""
@@ -234,9 +240,9 @@ class JobClient:
             with self._lock:
                 if self._over.is_set():
                     return
-                self._stream = self._stub.Watch(request)
+                stream = self._stream = self._stub.Watch(request)
             try:
-                for event in self._stream:
+                for event in stream:
                     self._handle(event)
                 problem = "its event stream ended without a reason"
             except grpc.RpcError as error:
