@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,6 @@ from switchsum.embedded import EmbeddedSwitch
 from tests.torch.launch import check, collect, free_port, run, started
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def controller() -> Iterator[str]:
-    switch = EmbeddedSwitch(ports=8)
-    yield switch.controller
-    switch.close()
 
 
 @pytest.mark.parametrize(

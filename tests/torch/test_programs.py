@@ -7,21 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 import torch.distributed as dist
 
-from switchsum.embedded import EmbeddedSwitch
 from switchsum.torch_backend import ProcessGroupSwitchSum
 from tests.torch.launch import check, collect, free_port, run, started
-
-
-@pytest.fixture(scope="module")
-def controller() -> Iterator[str]:
-    switch = EmbeddedSwitch(ports=8)
-    yield switch.controller
-    switch.close()
 
 
 @pytest.mark.parametrize(
