@@ -151,7 +151,7 @@ class JobService(JobServicer):
             if event.HasField("epoch_ended"):
                 return
 
-    def Renew(self, request: pb.MemberRequest, context: grpc.ServicerContext) -> pb.RenewReply:
+    def Renew(self, request: pb.RenewRequest, context: grpc.ServicerContext) -> pb.RenewReply:
         with self._lock:
             alive = self._registry.renew(request.member, time.monotonic())
         if not alive:
@@ -182,6 +182,9 @@ class JobService(JobServicer):
             if desk is not None and desk.ended is None:
                 desk.tell(None)
         return pb.LeaveReply()
+
+    def Shrink(self, request: pb.ShrinkRequest, context: grpc.ServicerContext) -> pb.ShrinkReply:
+        raise NotImplementedError
 
     def Inspect(self, request: pb.InspectRequest, context: grpc.ServicerContext) -> pb.InspectReply:
         """Counters of running jobs are read now; those of ended ones were read when they ended."""

@@ -265,7 +265,7 @@ class JobClient:
 
     def _renew(self) -> None:
         """Renew three times a lease. A controller that answers none of them is as good as dead, stream or no stream."""
-        request = pb.MemberRequest(member=self._member)
+        request = pb.RenewRequest(member=self._member)
         pause_s = self._lease_s / _LEASE_PART
         answered = time.monotonic()
         while not self._over.wait(pause_s):

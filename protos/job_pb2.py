@@ -16,13 +16,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aswitchsum/protos/job.proto\x12\x0cswitchsum.v1\"\xbc\x01\n\x0bJoinRequest\x12\x14\n\x0cwire_version\x18\x01 \x01(\r\x12\x10\n\x08job_name\x18\x02 \x01(\t\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x0b\n\x03pid\x18\x06 \x01(\r\x12\x14\n\x0c\x64\x61ta_address\x18\x07 \x01(\t\x12\x11\n\tdata_port\x18\x08 \x01(\r\x12\r\n\x05slots\x18\t \x01(\r\x12\x10\n\x08\x65lements\x18\n \x01(\r\"\xa7\x01\n\tJoinReply\x12\x0e\n\x06member\x18\x01 \x01(\t\x12\x0b\n\x03job\x18\x02 \x01(\r\x12\r\n\x05\x65poch\x18\x03 \x01(\r\x12\x0e\n\x06worker\x18\x04 \x01(\r\x12\r\n\x05slots\x18\x05 \x01(\r\x12\x10\n\x08\x65lements\x18\x06 \x01(\r\x12\x16\n\x0eswitch_address\x18\x07 \x01(\t\x12\x13\n\x0bswitch_port\x18\x08 \x01(\r\x12\x10\n\x08lease_ms\x18\t \x01(\r\"\x1f\n\rMemberRequest\x12\x0e\n\x06member\x18\x01 \x01(\t\"\x0c\n\nRenewReply\"\x0c\n\nLeaveReply\"\x96\x01\n\x08JobEvent\x12$\n\x05ready\x18\x01 \x01(\x0b\x32\x13.switchsum.v1.ReadyH\x00\x12*\n\x08\x64\x65scribe\x18\x02 \x01(\x0b\x32\x16.switchsum.v1.DescribeH\x00\x12/\n\x0b\x65poch_ended\x18\x03 \x01(\x0b\x32\x18.switchsum.v1.EpochEndedH\x00\x42\x07\n\x05\x65vent\"\x07\n\x05Ready\"\n\n\x08\x44\x65scribe\"O\n\nEpochEnded\x12\"\n\x05\x63\x61use\x18\x01 \x01(\x0e\x32\x13.switchsum.v1.Cause\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05ranks\x18\x03 \x03(\r\"\xd0\x01\n\rReportRequest\x12\x0e\n\x06member\x18\x01 \x01(\t\x12.\n\x04kind\x18\x02 \x01(\x0e\x32 .switchsum.v1.ReportRequest.Kind\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x12\n\ncollective\x18\x04 \x01(\t\"[\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x0c\n\x08MISMATCH\x10\x01\x12\x0f\n\x0b\x44\x45SCRIPTION\x10\x02\x12\x11\n\rSWITCH_SILENT\x10\x03\x12\x0b\n\x07\x46\x41ILURE\x10\x04\"\r\n\x0bReportReply\"\x10\n\x0eInspectRequest\"\xf2\x03\n\x0cInspectReply\x12%\n\x04jobs\x18\x01 \x03(\x0b\x32\x17.switchsum.v1.JobReport\x12:\n\x08rejected\x18\x02 \x03(\x0b\x32(.switchsum.v1.InspectReply.RejectedEntry\x12=\n\ndropped_in\x18\x03 \x03(\x0b\x32).switchsum.v1.InspectReply.DroppedInEntry\x12?\n\x0b\x64ropped_out\x18\x04 \x03(\x0b\x32*.switchsum.v1.InspectReply.DroppedOutEntry\x12\x13\n\x0bslots_total\x18\x05 \x01(\r\x12\x12\n\nslots_free\x18\x06 \x01(\r\x12\x10\n\x08pipeline\x18\x07 \x01(\t\x12\x16\n\x0eswitch_address\x18\x08 \x01(\t\x12\x16\n\x0eswitch_problem\x18\t \x01(\t\x1a/\n\rRejectedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x30\n\x0e\x44roppedInEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x31\n\x0f\x44roppedOutEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xae\x02\n\tJobReport\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x0b\n\x03job\x18\x02 \x01(\r\x12\r\n\x05\x65poch\x18\x03 \x01(\r\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12\x11\n\tslot_base\x18\x05 \x01(\r\x12\r\n\x05slots\x18\x06 \x01(\r\x12\x0f\n\x07running\x18\x07 \x01(\x08\x12\x15\n\rended_because\x18\x08 \x01(\t\x12+\n\x07workers\x18\t \x03(\x0b\x32\x1a.switchsum.v1.WorkerReport\x12\x37\n\x08verdicts\x18\n \x03(\x0b\x32%.switchsum.v1.JobReport.VerdictsEntry\x1a/\n\rVerdictsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xd5\x01\n\x0cWorkerReport\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x13\n\x0bswitch_port\x18\x03 \x01(\r\x12\x14\n\x0c\x64\x61ta_address\x18\x04 \x01(\t\x12\x11\n\tdata_port\x18\x05 \x01(\r\x12:\n\x08verdicts\x18\x06 \x03(\x0b\x32(.switchsum.v1.WorkerReport.VerdictsEntry\x1a/\n\rVerdictsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01*\x80\x01\n\x05\x43\x61use\x12\x15\n\x11\x43\x41USE_UNSPECIFIED\x10\x00\x12\x0c\n\x08\x46INISHED\x10\x01\x12\x0f\n\x0bLOST_WORKER\x10\x02\x12\x0c\n\x08MISMATCH\x10\x03\x12\x0f\n\x0bSWITCH_LOST\x10\x04\x12\n\n\x06\x46\x41ILED\x10\x05\x12\x16\n\x12\x43ONTROLLER_STOPPED\x10\x06\x32\x8f\x03\n\nJobService\x12:\n\x04Join\x12\x19.switchsum.v1.JoinRequest\x1a\x17.switchsum.v1.JoinReply\x12>\n\x05Watch\x12\x1b.switchsum.v1.MemberRequest\x1a\x16.switchsum.v1.JobEvent0\x01\x12>\n\x05Renew\x12\x1b.switchsum.v1.MemberRequest\x1a\x18.switchsum.v1.RenewReply\x12@\n\x06Report\x12\x1b.switchsum.v1.ReportRequest\x1a\x19.switchsum.v1.ReportReply\x12>\n\x05Leave\x12\x1b.switchsum.v1.MemberRequest\x1a\x18.switchsum.v1.LeaveReply\x12\x43\n\x07Inspect\x12\x1c.switchsum.v1.InspectRequest\x1a\x1a.switchsum.v1.InspectReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aswitchsum/protos/job.proto\x12\x0cswitchsum.v1\"\xe3\x01\n\x0bJoinRequest\x12\x14\n\x0cwire_version\x18\x01 \x01(\r\x12\x10\n\x08job_name\x18\x02 \x01(\t\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x0b\n\x03pid\x18\x06 \x01(\r\x12\x14\n\x0c\x64\x61ta_address\x18\x07 \x01(\t\x12\x11\n\tdata_port\x18\x08 \x01(\r\x12\r\n\x05slots\x18\t \x01(\r\x12\x10\n\x08\x65lements\x18\n \x01(\r\x12\x13\n\x0bleast_slots\x18\x0b \x01(\r\x12\x10\n\x08queue_ms\x18\x0c \x01(\r\"\xa7\x01\n\tJoinReply\x12\x0e\n\x06member\x18\x01 \x01(\t\x12\x0b\n\x03job\x18\x02 \x01(\r\x12\r\n\x05\x65poch\x18\x03 \x01(\r\x12\x0e\n\x06worker\x18\x04 \x01(\r\x12\r\n\x05slots\x18\x05 \x01(\r\x12\x10\n\x08\x65lements\x18\x06 \x01(\r\x12\x16\n\x0eswitch_address\x18\x07 \x01(\t\x12\x13\n\x0bswitch_port\x18\x08 \x01(\r\x12\x10\n\x08lease_ms\x18\t \x01(\r\"\x1f\n\rMemberRequest\x12\x0e\n\x06member\x18\x01 \x01(\t\"\x8b\x01\n\x0cRenewRequest\x12\x0e\n\x06member\x18\x01 \x01(\t\x12:\n\x08\x63ounters\x18\x02 \x03(\x0b\x32(.switchsum.v1.RenewRequest.CountersEntry\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x0c\n\nRenewReply\"0\n\rShrinkRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\r\n\x05slots\x18\x02 \x01(\r\"\r\n\x0bShrinkReply\"\x0c\n\nLeaveReply\"\x96\x01\n\x08JobEvent\x12$\n\x05ready\x18\x01 \x01(\x0b\x32\x13.switchsum.v1.ReadyH\x00\x12*\n\x08\x64\x65scribe\x18\x02 \x01(\x0b\x32\x16.switchsum.v1.DescribeH\x00\x12/\n\x0b\x65poch_ended\x18\x03 \x01(\x0b\x32\x18.switchsum.v1.EpochEndedH\x00\x42\x07\n\x05\x65vent\"\x07\n\x05Ready\"\n\n\x08\x44\x65scribe\"b\n\nEpochEnded\x12\"\n\x05\x63\x61use\x18\x01 \x01(\x0e\x32\x13.switchsum.v1.Cause\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05ranks\x18\x03 \x03(\r\x12\x11\n\tresumable\x18\x04 \x01(\x08\"\xd0\x01\n\rReportRequest\x12\x0e\n\x06member\x18\x01 \x01(\t\x12.\n\x04kind\x18\x02 \x01(\x0e\x32 .switchsum.v1.ReportRequest.Kind\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x12\n\ncollective\x18\x04 \x01(\t\"[\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x0c\n\x08MISMATCH\x10\x01\x12\x0f\n\x0b\x44\x45SCRIPTION\x10\x02\x12\x11\n\rSWITCH_SILENT\x10\x03\x12\x0b\n\x07\x46\x41ILURE\x10\x04\"\r\n\x0bReportReply\"\x10\n\x0eInspectRequest\"\x95\x04\n\x0cInspectReply\x12%\n\x04jobs\x18\x01 \x03(\x0b\x32\x17.switchsum.v1.JobReport\x12:\n\x08rejected\x18\x02 \x03(\x0b\x32(.switchsum.v1.InspectReply.RejectedEntry\x12=\n\ndropped_in\x18\x03 \x03(\x0b\x32).switchsum.v1.InspectReply.DroppedInEntry\x12?\n\x0b\x64ropped_out\x18\x04 \x03(\x0b\x32*.switchsum.v1.InspectReply.DroppedOutEntry\x12\x13\n\x0bslots_total\x18\x05 \x01(\r\x12\x12\n\nslots_free\x18\x06 \x01(\r\x12\x10\n\x08pipeline\x18\x07 \x01(\t\x12\x16\n\x0eswitch_address\x18\x08 \x01(\t\x12\x16\n\x0eswitch_problem\x18\t \x01(\t\x12\x0f\n\x07standby\x18\n \x01(\x08\x12\x10\n\x08uptime_s\x18\x0b \x01(\x01\x1a/\n\rRejectedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x30\n\x0e\x44roppedInEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x31\n\x0f\x44roppedOutEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xec\x02\n\tJobReport\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x0b\n\x03job\x18\x02 \x01(\r\x12\r\n\x05\x65poch\x18\x03 \x01(\r\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12\x11\n\tslot_base\x18\x05 \x01(\r\x12\r\n\x05slots\x18\x06 \x01(\r\x12\x0f\n\x07running\x18\x07 \x01(\x08\x12\x15\n\rended_because\x18\x08 \x01(\t\x12+\n\x07workers\x18\t \x03(\x0b\x32\x1a.switchsum.v1.WorkerReport\x12\x37\n\x08verdicts\x18\n \x03(\x0b\x32%.switchsum.v1.JobReport.VerdictsEntry\x12\x0e\n\x06tenant\x18\x0b \x01(\t\x12\r\n\x05state\x18\x0c \x01(\t\x12\x0e\n\x06idle_s\x18\r \x01(\x01\x12\r\n\x05\x61ge_s\x18\x0e \x01(\x01\x1a/\n\rVerdictsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xe5\x02\n\x0cWorkerReport\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x13\n\x0bswitch_port\x18\x03 \x01(\r\x12\x14\n\x0c\x64\x61ta_address\x18\x04 \x01(\t\x12\x11\n\tdata_port\x18\x05 \x01(\r\x12:\n\x08verdicts\x18\x06 \x03(\x0b\x32(.switchsum.v1.WorkerReport.VerdictsEntry\x12\x0b\n\x03pid\x18\x07 \x01(\r\x12\x14\n\x0clease_left_s\x18\x08 \x01(\x01\x12:\n\x08\x63ounters\x18\t \x03(\x0b\x32(.switchsum.v1.WorkerReport.CountersEntry\x1a/\n\rVerdictsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01*\x96\x01\n\x05\x43\x61use\x12\x15\n\x11\x43\x41USE_UNSPECIFIED\x10\x00\x12\x0c\n\x08\x46INISHED\x10\x01\x12\x0f\n\x0bLOST_WORKER\x10\x02\x12\x0c\n\x08MISMATCH\x10\x03\x12\x0f\n\x0bSWITCH_LOST\x10\x04\x12\n\n\x06\x46\x41ILED\x10\x05\x12\x16\n\x12\x43ONTROLLER_STOPPED\x10\x06\x12\n\n\x06SHRUNK\x10\x07\x12\x08\n\x04IDLE\x10\x08\x32\xd0\x03\n\nJobService\x12:\n\x04Join\x12\x19.switchsum.v1.JoinRequest\x1a\x17.switchsum.v1.JoinReply\x12>\n\x05Watch\x12\x1b.switchsum.v1.MemberRequest\x1a\x16.switchsum.v1.JobEvent0\x01\x12=\n\x05Renew\x12\x1a.switchsum.v1.RenewRequest\x1a\x18.switchsum.v1.RenewReply\x12@\n\x06Report\x12\x1b.switchsum.v1.ReportRequest\x1a\x19.switchsum.v1.ReportReply\x12>\n\x05Leave\x12\x1b.switchsum.v1.MemberRequest\x1a\x18.switchsum.v1.LeaveReply\x12\x43\n\x07Inspect\x12\x1c.switchsum.v1.InspectRequest\x1a\x1a.switchsum.v1.InspectReply\x12@\n\x06Shrink\x12\x1b.switchsum.v1.ShrinkRequest\x1a\x19.switchsum.v1.ShrinkReplyb\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'switchsum.protos.job_pb2', globals())
 if _descriptor._USE_C_DESCRIPTORS == False:
 
   DESCRIPTOR._options = None
+  _RENEWREQUEST_COUNTERSENTRY._options = None
+  _RENEWREQUEST_COUNTERSENTRY._serialized_options = b'8\001'
   _INSPECTREPLY_REJECTEDENTRY._options = None
   _INSPECTREPLY_REJECTEDENTRY._serialized_options = b'8\001'
   _INSPECTREPLY_DROPPEDINENTRY._options = None
@@ -33,51 +35,63 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _JOBREPORT_VERDICTSENTRY._serialized_options = b'8\001'
   _WORKERREPORT_VERDICTSENTRY._options = None
   _WORKERREPORT_VERDICTSENTRY._serialized_options = b'8\001'
-  _CAUSE._serialized_start=1988
-  _CAUSE._serialized_end=2116
+  _WORKERREPORT_COUNTERSENTRY._options = None
+  _WORKERREPORT_COUNTERSENTRY._serialized_options = b'8\001'
+  _CAUSE._serialized_start=2494
+  _CAUSE._serialized_end=2644
   _JOINREQUEST._serialized_start=45
-  _JOINREQUEST._serialized_end=233
-  _JOINREPLY._serialized_start=236
-  _JOINREPLY._serialized_end=403
-  _MEMBERREQUEST._serialized_start=405
-  _MEMBERREQUEST._serialized_end=436
-  _RENEWREPLY._serialized_start=438
-  _RENEWREPLY._serialized_end=450
-  _LEAVEREPLY._serialized_start=452
-  _LEAVEREPLY._serialized_end=464
-  _JOBEVENT._serialized_start=467
-  _JOBEVENT._serialized_end=617
-  _READY._serialized_start=619
-  _READY._serialized_end=626
-  _DESCRIBE._serialized_start=628
-  _DESCRIBE._serialized_end=638
-  _EPOCHENDED._serialized_start=640
-  _EPOCHENDED._serialized_end=719
-  _REPORTREQUEST._serialized_start=722
-  _REPORTREQUEST._serialized_end=930
-  _REPORTREQUEST_KIND._serialized_start=839
-  _REPORTREQUEST_KIND._serialized_end=930
-  _REPORTREPLY._serialized_start=932
-  _REPORTREPLY._serialized_end=945
-  _INSPECTREQUEST._serialized_start=947
-  _INSPECTREQUEST._serialized_end=963
-  _INSPECTREPLY._serialized_start=966
-  _INSPECTREPLY._serialized_end=1464
-  _INSPECTREPLY_REJECTEDENTRY._serialized_start=1316
-  _INSPECTREPLY_REJECTEDENTRY._serialized_end=1363
-  _INSPECTREPLY_DROPPEDINENTRY._serialized_start=1365
-  _INSPECTREPLY_DROPPEDINENTRY._serialized_end=1413
-  _INSPECTREPLY_DROPPEDOUTENTRY._serialized_start=1415
-  _INSPECTREPLY_DROPPEDOUTENTRY._serialized_end=1464
-  _JOBREPORT._serialized_start=1467
-  _JOBREPORT._serialized_end=1769
-  _JOBREPORT_VERDICTSENTRY._serialized_start=1722
-  _JOBREPORT_VERDICTSENTRY._serialized_end=1769
-  _WORKERREPORT._serialized_start=1772
-  _WORKERREPORT._serialized_end=1985
-  _WORKERREPORT_VERDICTSENTRY._serialized_start=1722
-  _WORKERREPORT_VERDICTSENTRY._serialized_end=1769
-  _JOBSERVICE._serialized_start=2119
-  _JOBSERVICE._serialized_end=2518
+  _JOINREQUEST._serialized_end=272
+  _JOINREPLY._serialized_start=275
+  _JOINREPLY._serialized_end=442
+  _MEMBERREQUEST._serialized_start=444
+  _MEMBERREQUEST._serialized_end=475
+  _RENEWREQUEST._serialized_start=478
+  _RENEWREQUEST._serialized_end=617
+  _RENEWREQUEST_COUNTERSENTRY._serialized_start=570
+  _RENEWREQUEST_COUNTERSENTRY._serialized_end=617
+  _RENEWREPLY._serialized_start=619
+  _RENEWREPLY._serialized_end=631
+  _SHRINKREQUEST._serialized_start=633
+  _SHRINKREQUEST._serialized_end=681
+  _SHRINKREPLY._serialized_start=683
+  _SHRINKREPLY._serialized_end=696
+  _LEAVEREPLY._serialized_start=698
+  _LEAVEREPLY._serialized_end=710
+  _JOBEVENT._serialized_start=713
+  _JOBEVENT._serialized_end=863
+  _READY._serialized_start=865
+  _READY._serialized_end=872
+  _DESCRIBE._serialized_start=874
+  _DESCRIBE._serialized_end=884
+  _EPOCHENDED._serialized_start=886
+  _EPOCHENDED._serialized_end=984
+  _REPORTREQUEST._serialized_start=987
+  _REPORTREQUEST._serialized_end=1195
+  _REPORTREQUEST_KIND._serialized_start=1104
+  _REPORTREQUEST_KIND._serialized_end=1195
+  _REPORTREPLY._serialized_start=1197
+  _REPORTREPLY._serialized_end=1210
+  _INSPECTREQUEST._serialized_start=1212
+  _INSPECTREQUEST._serialized_end=1228
+  _INSPECTREPLY._serialized_start=1231
+  _INSPECTREPLY._serialized_end=1764
+  _INSPECTREPLY_REJECTEDENTRY._serialized_start=1616
+  _INSPECTREPLY_REJECTEDENTRY._serialized_end=1663
+  _INSPECTREPLY_DROPPEDINENTRY._serialized_start=1665
+  _INSPECTREPLY_DROPPEDINENTRY._serialized_end=1713
+  _INSPECTREPLY_DROPPEDOUTENTRY._serialized_start=1715
+  _INSPECTREPLY_DROPPEDOUTENTRY._serialized_end=1764
+  _JOBREPORT._serialized_start=1767
+  _JOBREPORT._serialized_end=2131
+  _JOBREPORT_VERDICTSENTRY._serialized_start=2084
+  _JOBREPORT_VERDICTSENTRY._serialized_end=2131
+  _WORKERREPORT._serialized_start=2134
+  _WORKERREPORT._serialized_end=2491
+  _WORKERREPORT_VERDICTSENTRY._serialized_start=2084
+  _WORKERREPORT_VERDICTSENTRY._serialized_end=2131
+  _WORKERREPORT_COUNTERSENTRY._serialized_start=570
+  _WORKERREPORT_COUNTERSENTRY._serialized_end=617
+  _JOBSERVICE._serialized_start=2647
+  _JOBSERVICE._serialized_end=3111
 # @@protoc_insertion_point(module_scope)
-# SHA-256 of job.proto: 71a764e65f226b1cf8479f7377ed213f370ee04b68dc12aa35f05525c3df7c24
+# SHA-256 of job.proto: 392f51885f1914475a071c05a60cbc01b2f3c656bceb0c481241098b38386ced

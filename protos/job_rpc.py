@@ -14,10 +14,11 @@ from switchsum.protos import job_pb2 as pb
 _SERVICE = pb.DESCRIPTOR.services_by_name["JobService"].full_name
 _UNARY: dict[str, tuple[Any, Any]] = {
     "Join": (pb.JoinRequest, pb.JoinReply),
-    "Renew": (pb.MemberRequest, pb.RenewReply),
+    "Renew": (pb.RenewRequest, pb.RenewReply),
     "Report": (pb.ReportRequest, pb.ReportReply),
     "Leave": (pb.MemberRequest, pb.LeaveReply),
     "Inspect": (pb.InspectRequest, pb.InspectReply),
+    "Shrink": (pb.ShrinkRequest, pb.ShrinkReply),
 }
 _STREAMS: dict[str, tuple[Any, Any]] = {"Watch": (pb.MemberRequest, pb.JobEvent)}
 
@@ -38,6 +39,7 @@ class JobServiceStub:
         self.Report: Callable[..., pb.ReportReply] = unary("Report")
         self.Leave: Callable[..., pb.LeaveReply] = unary("Leave")
         self.Inspect: Callable[..., pb.InspectReply] = unary("Inspect")
+        self.Shrink: Callable[..., pb.ShrinkReply] = unary("Shrink")
         self.Watch: Callable[..., Any] = channel.unary_stream(  # the call: an iterator of JobEvent with cancel()
             f"/{_SERVICE}/Watch", request_serializer=request.SerializeToString, response_deserializer=reply.FromString
         )
@@ -53,7 +55,7 @@ class JobServicer(ABC):
     def Watch(self, request: pb.MemberRequest, context: grpc.ServicerContext) -> Iterator[pb.JobEvent]: ...
 
     @abstractmethod
-    def Renew(self, request: pb.MemberRequest, context: grpc.ServicerContext) -> pb.RenewReply: ...
+    def Renew(self, request: pb.RenewRequest, context: grpc.ServicerContext) -> pb.RenewReply: ...
 
     @abstractmethod
     def Report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportReply: ...
@@ -63,6 +65,9 @@ class JobServicer(ABC):
 
     @abstractmethod
     def Inspect(self, request: pb.InspectRequest, context: grpc.ServicerContext) -> pb.InspectReply: ...
+
+    @abstractmethod
+    def Shrink(self, request: pb.ShrinkRequest, context: grpc.ServicerContext) -> pb.ShrinkReply: ...
 
 
 def add_job_servicer(servicer: JobServicer, server: grpc.Server) -> None:

@@ -40,7 +40,8 @@ class Stream:
         self._requests: queue.Queue[p4runtime_pb2.StreamMessageRequest | None] = queue.Queue()
         self._call = stub.StreamChannel(iter(self._requests.get, None))
         self._answers: queue.Queue[p4runtime_pb2.StreamMessageResponse | grpc.RpcError | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         try:
@@ -90,6 +91,12 @@ class Stream:
     def cancel(self) -> None:
         self._call.cancel()
 
+    def discard(self) -> None:
+        """Leave no thread behind: a process with hundreds of gRPC's own does not end well."""
+        self.close()
+        self.cancel()
+        self._reader.join(TIMEOUT_S)
+
 
 class Client:
     """Calls as one controller makes them: its election id goes into every request."""
@@ -98,9 +105,11 @@ class Client:
         self._channel = grpc.insecure_channel(address, options=[("grpc.max_metadata_size", 1 << 20)])
         self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self._channel)
         self.election_id = election_id
+        self._streams: list[Stream] = []
 
     def stream(self) -> Stream:
-        return Stream(self.stub)
+        self._streams.append(Stream(self.stub))
+        return self._streams[-1]
 
     def become_primary(self) -> Stream:
         stream = self.stream()
@@ -166,6 +175,8 @@ class Client:
         return "OK"
 
     def close(self) -> None:
+        for stream in self._streams:
+            stream.discard()
         self._channel.close()
 
 
