@@ -238,12 +238,13 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
         wider = tensor.to(tensor.dtype if taken else WIRE_DTYPES[tensor.dtype]).contiguous()
         wider_options = dist.AllreduceOptions()
         wider_options.reduceOp = dist.ReduceOp.SUM if average and not taken else options.reduceOp
+        size = self.size()  # Gloo's thread must not hold the group, see _Item.begin
 
         def finish(finished: torch.futures.Future[Any]) -> list[torch.Tensor]:
             finished.value()
             with as_made(tensor):
                 if average and not taken:
-                    divide(wider, self.size())
+                    divide(wider, size)
                 tensor.copy_(wider)
             return tensors
 

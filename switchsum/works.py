@@ -244,7 +244,7 @@ class _Item:
     """A collective of Gloo's that waits until all ranks are known to have come to it."""
 
     def __init__(self, start: Callable[[], dist.Work | None], ends: Callable[[], None]) -> None:
-        self.start = start
+        self._start: Callable[[], dist.Work | None] | None = start
         self.ends = ends
         self.by_caller = False  # whether the caller begins it, and not our thread
         self._inference = torch.is_inference_mode_enabled()
@@ -261,8 +261,12 @@ class _Item:
     def begin(self) -> dist.Work | None:
         if self.error is not None:
             raise self.error
+        # Not kept: it holds the group. If Gloo's own thread, which ends this collective, were the last to let go of that, the
+        # group's destructor would wait in that thread for that thread, and end the process.
+        start, self._start = self._start, None
+        assert start is not None
         with self.modes():
-            return self.start()
+            return start()
 
     @contextlib.contextmanager
     def modes(self) -> Iterator[None]:

@@ -42,9 +42,13 @@ def test_other_shape_or_dtype_is_refused() -> None:
         count_differing(np.zeros(2), np.zeros(2, np.float32))  # type: ignore[arg-type]
 
 
+groups: list[dist.ProcessGroup | None] = []  # held: a callback in Gloo's thread that lets go of its group last ends the process
+
+
 @pytest.fixture
 def world_of_one(tmp_path: Path) -> Iterator[None]:
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    groups.append(dist.group.WORLD)
     yield
     dist.destroy_process_group()
 
