@@ -336,7 +336,8 @@ def _caller(context: grpc.ServicerContext) -> str:
 
 
 def _ended_message(ended: Ended) -> pb.EpochEnded:
-    return pb.EpochEnded(cause=pb.Cause.Value(ended.cause.name), reason=ended.reason, ranks=ended.ranks)
+    resumable = ended.cause in (Cause.SWITCH_LOST, Cause.CONTROLLER_STOPPED)
+    return pb.EpochEnded(cause=pb.Cause.Value(ended.cause.name), reason=ended.reason, ranks=ended.ranks, resumable=resumable)
 
 
 def _report(job: Job, counts: JobCounts) -> pb.JobReport:

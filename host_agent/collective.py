@@ -3,6 +3,10 @@
 One thread at a time drives engine and socket: the queue's own while sums are pending, or a caller that has nothing else to do
 than wait for its sum (`run`). That spares two changes of threads, which on a busy machine take longer than the sum. Several
 sums may be queued, and the next starts while the last drains.
+
+When the switch is lost and there is a way around it (detour.py), the queue's thread takes over: it finishes what is under way
+with the other ranks, then sums one after the other without the switch, and before each the ranks tell one another which one it
+is and whether they could go on in the switch: if all can, in the same epoch, all do, from this sum on.
 """
 
 from __future__ import annotations
@@ -10,18 +14,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from switchsum.host_agent import engine as _engine
+from switchsum.host_agent.detour import Detour, go_around, mismatch, settle
 from switchsum.host_agent.engine import Engine, EngineFailure, collective_tag
 from switchsum.host_agent.errors import CollectiveMismatch, PeersMissing, SwitchSilent, SwitchSumError
 from switchsum.host_agent.promptness import prompt
 from switchsum.host_agent.transport import Transport, now_ns
+
+_ASK_S = 0.5  # how often ranks that wait for the switch ask each other whether it is back
 
 logger = logging.getLogger(__name__)
 
@@ -122,10 +130,15 @@ class CollectiveQueue:
         transport: Transport,
         *,
         on_failure: Callable[[EngineFailure | None, SwitchSumError], SwitchSumError],
+        detour: Detour | None = None,
     ) -> None:
         self._engine = engine
         self._transport = transport
         self._on_failure = on_failure
+        self._detour = detour
+        self._lost: SwitchSumError | None = None  # why sums do not go through the switch now
+        self._past: Counter[str] = Counter()  # of engines of earlier epochs, and of sums without a switch
+        self.generation = 0  # how often the switch was lost
         self._lock = threading.Lock()
         # The queue's thread sleeps unless it is needed: each time it wakes for nothing costs more than a small sum.
         self._needed = threading.Condition(self._lock)
@@ -218,10 +231,14 @@ class CollectiveQueue:
     def _stop_driving(self) -> None:
         with self._lock:
             self._driver = None
-            if self._pending or self._closing:
+            if self._pending or self._closing or self._is_lost:
                 self._needed.notify()
             if not self._pending:
                 self._drained.notify_all()
+
+    @property
+    def _is_lost(self) -> bool:
+        return self._lost is not None and self._error is None
 
     def _append(self, pending: _Pending) -> None:
         """Called under the lock, so that close() cannot have closed the transport."""
@@ -231,7 +248,7 @@ class CollectiveQueue:
 
     def _call_driver(self) -> None:
         """Something has changed; called under the lock."""
-        if self._driver is None:
+        if self._driver is None or self._is_lost:
             self._needed.notify()
         elif self._driver != threading.get_ident():
             self._transport.wake()
@@ -240,9 +257,37 @@ class CollectiveQueue:
         """End everything pending and everything to come with `error` (the epoch is over); from any thread."""
         with self._lock:
             if self._error is None:
+                self._call_driver()
                 self._error = error
-                if self._driver is not None:
+
+    def lose_switch(self, reason: SwitchSumError) -> None:
+        """Go on without the switch, if there is a way, else fail; from any thread."""
+        if self._detour is None:
+            self.fail(reason)
+            return
+        with self._lock:
+            if self._lost is None:
+                self._lost = reason
+                if self._driver is None:
+                    self._needed.notify()
+                else:
                     self._transport.wake()
+
+    @property
+    def path(self) -> str:
+        """Where sums go now: "switch" or "gloo", or "none" when no sum can be had any more."""
+        if self._error is not None:
+            return "none"
+        return "switch" if self._lost is None else "gloo"
+
+    def stalled_s(self) -> float:
+        """How long sums have been under way in the switch without any progress."""
+        return 0.0 if self._lost is not None else self._engine.stalled_ns(now_ns()) / 1e9
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the present epoch, or of the last one while the switch is lost."""
+        return self._engine
 
     @property
     def error(self) -> SwitchSumError | None:
@@ -261,8 +306,12 @@ class CollectiveQueue:
         return f"none (after {self._engine.submitted} collectives)"
 
     def counters(self) -> dict[str, int]:
-        """The engine's counters, see Engine.counters."""
-        return self._engine.counters()
+        """The engines' counters of all epochs, see Engine.counters; `detours`, `returns`: how often the switch was lost, and
+        back; `gloo_sums`, `gloo_bytes`: what was summed without it."""
+        with self._lock:
+            past = Counter(self._past)
+            past.update(self._engine.counters())
+        return {**dict.fromkeys(("detours", "returns", "gloo_sums", "gloo_bytes"), 0), **past}
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until nothing is pending; returns whether that came true in time."""
@@ -283,18 +332,97 @@ class CollectiveQueue:
         """The queue's thread: drives whenever sums are pending and no caller does."""
         while True:
             with self._needed:
-                self._needed.wait_for(lambda: self._driver is None and (self._pending or self._closing))
-                if not self._pending:
+                self._needed.wait_for(lambda: self._driver is None and (self._pending or self._closing or self._is_lost))
+                if not self._pending and not self._is_lost:
                     return
                 self._driver = threading.get_ident()
             try:
-                while self._pending:
-                    self._drive()
+                while self._pending or self._is_lost:
+                    if self._is_lost:
+                        self._go_around()
+                    else:
+                        self._drive()
             finally:
                 self._stop_driving()
 
+    def _go_around(self) -> None:
+        """From the switch's loss until its return, or until nothing more can be summed."""
+        assert self._detour is not None
+        assert self._lost is not None
+        peers = self._detour.peers
+        self.generation += 1
+        self._past["detours"] += 1
+        try:
+            self._detour.begin(self.generation, self._lost)
+            peers.meet(self.generation, lambda: self._error)
+            self._regroup(settle(self._engine, self._running, peers))
+            self._detour.met()
+            self._tell_ended()
+            while not self._sum_around(self._detour):
+                self._tell_ended()
+        except Exception as error:
+            if not isinstance(error, SwitchSumError):
+                logger.exception("the sums without the switch failed")
+                error = SwitchSumError(f"a sum could not be run: {type(error).__name__}: {error}")
+            self.fail(self._on_failure(None, error))
+        finally:
+            peers.part()
+        # What had to be told is told by the next _drive.
+
+    def _regroup(self, finished: set[int]) -> None:
+        """All ranks have finished these; of the others some rank has not come to them, and they are still to be summed."""
+        with self._lock:
+            for number, pending in sorted(self._running.items(), reverse=True):
+                if number in finished:
+                    self._ended.appendleft((pending, None))
+                else:
+                    pending.number = None
+                    self._waiting.appendleft(pending)
+            self._running.clear()
+
+    def _sum_around(self, detour: Detour) -> bool:
+        """The next sum, without the switch, when it has come. Returns whether that is over: all can go on in the switch, or no
+        sum can be had any more."""
+        deadline = time.monotonic() + detour.patience_s
+        number = self._past["gloo_sums"]
+        while True:
+            with self._needed:
+                self._needed.wait_for(lambda: self._error or self._can_begin, _ASK_S if detour.waits else None)
+                if self._error is not None:
+                    return True
+                pending = None if detour.waits else self._waiting[0]
+            tag = collective_tag(number, pending.description) if pending is not None else 0
+            ready = detour.ready()
+            told = np.array([tag, -tag, ready, -ready], np.int64)
+            detour.peers.maximum(told)
+            if told[2] == -told[3] != 0:
+                engine = detour.enter(ready)
+                with self._lock:
+                    self._past.update(self._engine.counters())
+                    self._past["returns"] += 1
+                    self._engine, self._lost = engine, None
+                detour.entered()
+                return True
+            if pending is not None:
+                break
+            if time.monotonic() > deadline:
+                raise SwitchSumError(f"the switch was not back after {detour.patience_s:g} s ({self._lost})")
+        if told[0] != -told[1]:
+            raise mismatch(number, pending.description, detour.peers)
+        go_around(pending, detour.peers)
+        with self._lock:
+            self._ended.append((self._waiting.popleft(), None))
+        self._past["gloo_sums"] += 1
+        self._past["gloo_bytes"] += pending.source.nbytes
+        return False
+
+    @property
+    def _can_begin(self) -> bool:
+        return bool(self._waiting) and not self._waiting[0].held
+
     def _drive(self) -> bool:
-        """Hand over and take back, then move packets for a while; returns whether the queue has failed or is being closed."""
+        """Hand over and take back, then move packets for a while; returns whether the caller's driving is over: the queue has
+        failed, is being closed, or has lost the switch."""
         try:
             over = self._exchange()
         except Exception as error:  # such as no memory: whatever it is, all that is pending must end, here and on other ranks
@@ -302,6 +430,13 @@ class CollectiveQueue:
             self.fail(self._on_failure(None, SwitchSumError(f"a sum could not be run: {type(error).__name__}: {error}")))
             over = self._exchange()
         told = bool(self._ended)
+        self._tell_ended()
+        if told or over:  # after a failure the engine must not run on: the tensors are their owners' again
+            return over
+        self._transport.run(self._engine)
+        return False
+
+    def _tell_ended(self) -> None:
         while self._ended:
             pending, problem = self._ended.popleft()
             if not pending.told:
@@ -311,20 +446,19 @@ class CollectiveQueue:
                     prompt.__exit__()
                 else:
                     self._tellers.tell(pending, problem)
-        if told or over:  # after a failure the engine must not run on: the tensors are their owners' again
-            return over
-        self._transport.run(self._engine)
-        return False
 
     def _exchange(self) -> bool:
         """Between two runs: give the engine what was submitted, take what is done. No callback runs under the lock.
 
-        Returns whether the queue has failed or is being closed; all has ended then, and what comes ends at once.
+        Returns whether the queue has failed or is being closed (all has ended then, and what comes ends at once), or has lost
+        the switch (what is under way stays so).
 
         Ctrl-C may end it at any point, and another thread does it again: so each step may be done twice.
         """
         failure = self._engine.failure
-        if failure is not None and self._error is None:
+        if failure is not None and failure.kind == _engine.SWITCH_SILENT and self._detour is not None:
+            self._lost = self._lost or self._explain(failure)
+        elif failure is not None and self._error is None:
             failed = self._on_failure(failure, self._explain(failure))
             with self._lock:
                 self._error = self._error or failed
@@ -339,6 +473,8 @@ class CollectiveQueue:
                 self._ended += [(pending, self._error) for pending in (*self._running.values(), *self._waiting)]
                 self._running.clear()
                 self._waiting.clear()
+            if self._is_lost:
+                return True
             while self._waiting and self._engine.has_room and not self._waiting[0].held:
                 pending = self._waiting[0]
                 if pending.number is None or pending.number == self._engine.submitted:

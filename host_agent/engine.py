@@ -30,6 +30,10 @@ a retransmission timeout (RFC 6298: one timer, restarted by each answer, doubled
 resent: its answer shows whether the rest was lost, and then brings it back by the first rule. A resend asks the switch for
 the row's state, so that silence (a dead switch) is told from waiting (a peer that has not come yet: a step's first sum waits
 for the slowest rank), and both end in a failure that names slot, phase and missing workers.
+
+A lost switch: each slot keeps its last finished chunk's sum beside the tensor, which is its owner's again. Nobody is further
+ahead of another rank than that: a slot's next chunk needs everybody's contribution, and so everybody's having had this one's
+sum. So the ranks can finish without the switch what any of them has finished, and sum the rest again (detour.py).
 """
 
 from __future__ import annotations
@@ -121,7 +125,7 @@ SLOT_DTYPE = np.dtype(
     [
         ("phase", "i8"), ("chunk", "i8"), ("collective", "i8"), ("state", "i8"), ("part", "i8"), ("code", "i8"),
         ("special", "i8"), ("sent_at", "i8"), ("resent", "i8"), ("length", "i8"), ("queued", "i8"),
-        ("present", "i8"), ("early", "i8"),
+        ("present", "i8"), ("early", "i8"), ("kept_words", "i8"),
     ]
 )  # fmt: skip
 COLLECTIVE_DTYPE = np.dtype(
@@ -440,10 +444,15 @@ def _enqueue(
 
 
 @nb.njit(cache=True, nogil=True)
-def _finish_chunk(shared, index, slots, collectives, packets, outbox, finished, agreed, now):
+def _finish_chunk(shared, index, slots, collectives, packets, kept, outbox, finished, agreed, now):
     slot = slots[index]
     number = slot.collective
     collective = collectives[number % MAX_QUEUED]
+    start, count = _span(collective, slot.chunk)
+    if collective.kind == INT64:
+        start, count = 2 * start, 2 * count
+    slot.kept_words = count
+    kept[index, kept.shape[1] // 2 :].view(np.uint32)[:count] = _bits(collective.target, start, count)
     collective.remaining -= 1
     if collective.remaining == 0:
         finished[shared.finished] = number
@@ -612,7 +621,7 @@ def receive(shared, slots, collectives, packets, kept, outbox, finished, words, 
         else:
             q.read_integers(lanes, count, collective.limit, shared.world_size, _longs(collective.target, start, count))
         lap(shared, _DEQUANTIZE)
-        _finish_chunk(shared, index, slots, collectives, packets, outbox, finished, agreed, now)
+        _finish_chunk(shared, index, slots, collectives, packets, kept, outbox, finished, agreed, now)
     else:
         q.accumulate_halves(lanes, count, slot.part, kept[index])
         if slot.part < _last_part(collective):
@@ -626,7 +635,7 @@ def receive(shared, slots, collectives, packets, kept, outbox, finished, words, 
             longs = _longs(collective.target, start, count)
             for i in range(count):
                 longs[i] = kept[index, i]
-        _finish_chunk(shared, index, slots, collectives, packets, outbox, finished, agreed, now)
+        _finish_chunk(shared, index, slots, collectives, packets, kept, outbox, finished, agreed, now)
 
 
 @nb.njit(cache=True, nogil=True)
@@ -727,7 +736,8 @@ class Engine:
         self.packets = np.zeros((slots, HEADER_WORDS + elements), np.uint32)
         self._elements, self._lanes, self._few = elements, lanes, guessed_blocks * elements
         self._limits = {width: q.lane_limit(world_size, width) for width in (32, lanes)}
-        self._kept = np.zeros((slots, elements * 32 // lanes), np.int64)
+        # A chunk's classes or half words so far; and, in the second half of the row, the slot's last finished chunk.
+        self._kept = np.zeros((slots, 2 * elements * 32 // lanes), np.int64)
         self._outbox = np.zeros(slots, np.int64)
         self._finished = np.zeros(MAX_QUEUED, np.int64)
         # By (address, elements) of a source: what is remembered of the same tensor's last sum. Only this rank's convenience:
@@ -741,6 +751,18 @@ class Engine:
     def state(self) -> tuple[Any, ...]:
         """The arrays that `receive` and `tick` work on, in the order in which the transport's loop takes them."""
         return (self._shared, self._slots, self._collectives, self.packets, self._kept, self._outbox, self._finished)
+
+    @property
+    def epoch(self) -> int:
+        return int(self._record.epoch)
+
+    @property
+    def worker(self) -> int:
+        return int(self._record.worker)
+
+    @property
+    def world_size(self) -> int:
+        return int(self._record.world_size)
 
     @property
     def has_room(self) -> bool:
@@ -840,6 +862,30 @@ class Engine:
         numbers = self.finished
         self.forget_finished()
         return numbers
+
+    def stalled_ns(self, now: int) -> int:
+        """How long nothing has been finished while something is under way, ns."""
+        return now - int(self._record.progress_at) if self._record.active else 0
+
+    def standing(self) -> npt.NDArray[np.int64]:
+        """int64[slots]: the chunk that each slot works on or waits for; its earlier ones (chunk - slots, ...) are finished."""
+        return self._slots.chunk.copy()  # type: ignore[no-any-return]
+
+    def last_sums(self) -> npt.NDArray[np.int32]:
+        """int32[slots, words]: bits of each slot's last finished chunk as they went into the tensor, padded with zeros."""
+        half = self._kept.shape[1] // 2
+        bits = np.ascontiguousarray(self._kept[:, half:]).view(np.int32)
+        bits[np.arange(bits.shape[1]) >= self._slots.kept_words[:, None]] = 0
+        return bits
+
+    def chunks_of(self, number: int) -> tuple[int, int, int]:
+        """(first chunk, number of chunks, elements of a chunk) of a collective that has not finished here."""
+        collective = self._collectives[number % MAX_QUEUED]
+        return int(collective.first_chunk), int(collective.chunks), int(collective.block)
+
+    def tag_of(self, number: int) -> int:
+        """The tag under which a collective that has not finished here was submitted."""
+        return int(self._collectives[number % MAX_QUEUED].tag)
 
     @property
     def failure(self) -> EngineFailure | None:

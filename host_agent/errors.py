@@ -9,6 +9,7 @@ SwitchSumError
     CollectiveMismatch      the ranks sum different things
     SwitchSilent            no answer from the switch
     PeersMissing            the switch answers, other ranks do not come
+    PeersLost               without the switch: the ranks do not reach each other either
 """
 
 
@@ -32,12 +33,16 @@ class EpochEnded(SwitchSumError):
     """The job's epoch is over; the sentence names the culprit.
 
     `cause`: a name of job.proto's Cause, or "CONTROLLER_LOST" when the controller itself went away. `ranks`: those it names.
+    `resumable`: no rank is to blame, so the job could go on without the switch, or in another epoch.
     """
 
-    def __init__(self, message: str, cause: str = "CAUSE_UNSPECIFIED", ranks: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, message: str, cause: str = "CAUSE_UNSPECIFIED", ranks: tuple[int, ...] = (), resumable: bool = False
+    ) -> None:
         super().__init__(message)
         self.cause = cause
         self.ranks = ranks
+        self.resumable = resumable
 
 
 class TransportError(SwitchSumError):
@@ -54,3 +59,7 @@ class SwitchSilent(SwitchSumError):
 
 class PeersMissing(SwitchSumError):
     """Other ranks did not take part within the limit."""
+
+
+class PeersLost(SwitchSumError):
+    """The ranks cannot reach each other without the switch."""

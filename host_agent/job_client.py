@@ -27,15 +27,17 @@ DEFAULT_TIMEOUT_S = 30.0
 _CALL_TIMEOUT_S = 5.0  # of calls that the controller answers from memory
 _FAREWELL_S = 2.0  # leaving must not hold up a process that wants to end
 _END_S = 10.0  # for threads that have been told to end, on a busy machine
-_RETRY_S = 1.0  # before a broken event stream is opened once more
+_KNOCK_S = 2.0  # for one of several controllers
+_RETRY_S = 0.2  # before a broken event stream is opened once more
 _LEASE_PART = 3  # renewals in each lease: two may get lost
+_PATIENCE_LEASES = 2  # how long a controller may be gone, to be started again or replaced by one that stands by
 
 _CHANNEL_OPTIONS = [
     ("grpc.enable_http_proxy", 0),  # the controller is in the rack, not behind the way out
     ("grpc.initial_reconnect_backoff_ms", 100),  # ranks often start before their controller
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
-# What the transport says, as opposed to what the controller says.
+# What the transport says, as opposed to what the controller says; or a controller that stands by, or has no switch now.
 _NO_ANSWER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
@@ -57,10 +59,13 @@ class JobClient:
     """One worker's connection to the controller. Thread-safe. Call join(), then start(); leave() and close() at the end."""
 
     def __init__(self, address: str) -> None:
-        """`address`: the controller's "HOST:PORT". Nothing is sent before join() or inspect()."""
+        """`address`: the controller's "HOST:PORT", or several with commas between: those that stand by for it. Nothing is sent
+        before join() or inspect()."""
         self.address = address
-        self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
-        self._stub = JobServiceStub(self._channel)
+        self._channels = [grpc.insecure_channel(one, options=_CHANNEL_OPTIONS) for one in address.split(",")]
+        self._stubs = [JobServiceStub(channel) for channel in self._channels]
+        self._turn = 0  # which of them is spoken to
+        self._heard = time.monotonic()  # when a controller answered last
         self._member = ""
         self._lease_s = 0.0
         self._lock = threading.Lock()
@@ -72,6 +77,8 @@ class JobClient:
         self._threads: list[threading.Thread] = []
         self._on_ended: Callable[[EpochEnded], None] = lambda ended: None
         self._describe: Callable[[], str] = lambda: ""
+        self._counters: Callable[[], dict[str, int]] = dict
+        self._on_renewal: Callable[[bool], None] = lambda answered: None
 
     @property
     def ended(self) -> EpochEnded | None:
@@ -89,14 +96,16 @@ class JobClient:
         data_port: int,
         data_address: str = "",
         slots: int = 0,
+        least_slots: int = 0,
+        queue_s: float = 0.0,
         elements: int = 0,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> Joined:
         """Join and wait until all `world_size` ranks have joined; `timeout_s` bounds both, the connection included.
 
         `data_address` and `data_port` are where this worker's data socket sends from ("": the address that leads to the
-        controller); `slots`, `elements`: 0 for the controller's choice. Raises ControllerUnreachable or JoinRefused
-        (SwitchFull for want of slots).
+        controller); `slots`, `elements`: 0 for the controller's choice; `least_slots`: content with so few; `queue_s`: how long
+        to wait for slots, beyond `timeout_s`. Raises ControllerUnreachable or JoinRefused (SwitchFull for want of slots).
         """
         deadline = time.monotonic() + timeout_s
         request = pb.JoinRequest(
@@ -110,18 +119,10 @@ class JobClient:
             data_port=data_port,
             slots=slots,
             elements=elements,
+            least_slots=least_slots,
+            queue_ms=round(queue_s * 1000),
         )
-        self._connect(timeout_s)
-        try:
-            reply = self._stub.Join(request, timeout=max(deadline - time.monotonic(), 0.1))
-        except grpc.RpcError as error:
-            if error.code() in _NO_ANSWER:
-                raise ControllerUnreachable(
-                    f"controller at {self.address}: no answer to the join within {timeout_s:g} s ({_text(error)}); "
-                    "see whether it is running and what its log says"
-                ) from None
-            refusal = SwitchFull if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED else JoinRefused
-            raise refusal(f"the controller at {self.address} refused the join: {error.details()}") from None
+        reply = self._ask_to_join(request, deadline, timeout_s, queue_s)
         self._member = reply.member
         self._lease_s = reply.lease_ms / 1000
         return Joined(
@@ -135,14 +136,42 @@ class JobClient:
             lease_s=self._lease_s,
         )
 
-    def start(self, *, on_ended: Callable[[EpochEnded], None], describe: Callable[[], str]) -> None:
+    def _ask_to_join(self, request: pb.JoinRequest, deadline: float, timeout_s: float, queue_s: float) -> pb.JoinReply:
+        while True:
+            self._connect(deadline - time.monotonic())
+            try:
+                return self._stub.Join(request, timeout=max(deadline - time.monotonic(), 0.1) + queue_s)
+            except grpc.RpcError as error:
+                if error.code() == grpc.StatusCode.UNAVAILABLE and time.monotonic() + _RETRY_S < deadline:
+                    time.sleep(_RETRY_S)  # it ended meanwhile, or is getting its switch back
+                    self._next()
+                    continue
+                if error.code() in _NO_ANSWER:
+                    raise ControllerUnreachable(
+                        f"controller at {self.address}: no answer to the join within {timeout_s:g} s ({_text(error)}); "
+                        "see whether it is running and what its log says"
+                    ) from None
+                refusal = SwitchFull if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED else JoinRefused
+                raise refusal(f"the controller at {self.address} refused the join: {error.details()}") from None
+
+    def start(
+        self,
+        *,
+        on_ended: Callable[[EpochEnded], None],
+        describe: Callable[[], str],
+        counters: Callable[[], dict[str, int]] = dict,
+        on_renewal: Callable[[bool], None] = lambda answered: None,
+    ) -> None:
         """Keep the lease and listen, in two daemon threads; returns once the controller can reach this rank, or cannot be
         reached itself. Call once, soon after join(): the lease is running.
 
         `on_ended(reason)` is called once, from one of the threads, when the epoch ends other than by leave(). `describe()`
         tells, when ranks disagree, which collective this rank is in, such as "#5 all_reduce(sum) of float32[1000]".
+        `counters()` goes to the controller with each renewal. `on_renewal(answered)` is called after each, from a thread.
         """
         self._on_ended, self._describe = on_ended, describe
+        self._counters, self._on_renewal = counters, on_renewal
+        self._heard = time.monotonic()
         self._threads = [
             threading.Thread(target=target, name=f"switchsum-{name}", daemon=True)
             for name, target in (("watch", self._watch), ("lease", self._renew))
@@ -190,7 +219,8 @@ class JobClient:
             stream.add_done_callback(lambda _: ended.set())
             stream.cancel()
             ended.wait(_END_S)
-        self._channel.close()
+        for channel in self._channels:
+            channel.close()
         for thread in self._threads:
             if thread is not threading.current_thread():  # on_ended may close
                 thread.join(_END_S)
@@ -203,24 +233,42 @@ class JobClient:
         except grpc.RpcError as error:
             raise ControllerUnreachable(f"controller at {self.address}: {_text(error)}") from None
 
+    @property
+    def _stub(self) -> JobServiceStub:
+        return self._stubs[self._turn]
+
+    def _next(self) -> None:
+        """This one does not answer, or stands by: speak to the next."""
+        self._turn = (self._turn + 1) % len(self._stubs)
+
     def _connect(self, timeout_s: float) -> None:
         """Knock: leaving as nobody changes nothing, and any controller answers it. (grpc.channel_ready_future would leave a
         thread behind that dies with a traceback when the channel is closed.)"""
-        try:
-            self._stub.Leave(pb.MemberRequest(), timeout=timeout_s, wait_for_ready=True)
-        except grpc.RpcError as error:
-            if error.code() in _NO_ANSWER:
-                raise ControllerUnreachable(
-                    f"no controller answers at {self.address} within {timeout_s:g} s; "
-                    "start one (`switchsum controller`) or correct the address"
-                ) from None
-            raise ControllerUnreachable(
-                f"what answers at {self.address} is not a switchsum controller ({_text(error)}); correct the address"
-            ) from None
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left_s = max(deadline - time.monotonic(), 0.1)
+            try:
+                knock_s = left_s if len(self._stubs) == 1 else min(left_s, _KNOCK_S)
+                self._stub.Leave(pb.MemberRequest(), timeout=knock_s, wait_for_ready=True)
+                return
+            except grpc.RpcError as error:
+                if error.code() not in _NO_ANSWER:
+                    raise ControllerUnreachable(
+                        f"what answers at {self.address} is not a switchsum controller ({_text(error)}); correct the address"
+                    ) from None
+                if time.monotonic() + _RETRY_S >= deadline:
+                    said = f" ({error.details()})" if error.code() == grpc.StatusCode.UNAVAILABLE else ""
+                    raise ControllerUnreachable(
+                        f"no controller answers at {self.address} within {timeout_s:g} s{said}; "
+                        "start one (`switchsum controller`) or correct the address"
+                    ) from None
+            time.sleep(_RETRY_S)
+            self._next()
 
     def _report(self, kind: int, detail: str, collective: str) -> None:
         request = pb.ReportRequest(member=self._member, kind=kind, detail=detail, collective=collective)  # type: ignore[arg-type]
-        with contextlib.suppress(grpc.RpcError):  # controller gone or epoch over: the watching thread finds out and says so
+        # Controller gone or epoch over: the watching thread finds out and says so. (ValueError: close() was called.)
+        with contextlib.suppress(grpc.RpcError, ValueError):
             self._stub.Report(request, timeout=_CALL_TIMEOUT_S)
 
     def _end(self, ended: EpochEnded) -> None:
@@ -234,23 +282,29 @@ class JobClient:
         self._on_ended(ended)
 
     def _watch(self) -> None:
-        """Follow the events. A stream that breaks is opened once more: a controller that is there then says what happened."""
+        """Follow the events. A stream that breaks is opened again, with the same controller or one that stood by for it."""
         request = pb.MemberRequest(member=self._member)
-        for attempt in (1, 2):
+        while True:
             with self._lock:
                 if self._over.is_set():
                     return
                 stream = self._stream = self._stub.Watch(request)
             try:
                 for event in stream:
+                    self._heard = time.monotonic()
                     self._handle(event)
                 problem = "its event stream ended without a reason"
             except grpc.RpcError as error:
                 problem = _text(error)
+                if error.code() == grpc.StatusCode.NOT_FOUND:
+                    break
             except ValueError:  # grpcio's word for a channel that close() has closed meanwhile
                 return
-            if attempt == 1 and self._over.wait(_RETRY_S):
+            if time.monotonic() - self._heard > _PATIENCE_LEASES * self._lease_s:
+                break
+            if self._over.wait(_RETRY_S):
                 return
+            self._next()
         self._end(self._controller_lost(problem))
 
     def _handle(self, event: pb.JobEvent) -> None:
@@ -261,30 +315,33 @@ class JobClient:
             self._report(pb.ReportRequest.DESCRIPTION, "", self._describe())
         elif kind == "epoch_ended":
             ended = event.epoch_ended
-            self._end(EpochEnded(ended.reason, pb.Cause.Name(ended.cause), tuple(ended.ranks)))
+            cause = pb.Cause.Name(ended.cause)
+            self._end(EpochEnded(ended.reason, cause, tuple(ended.ranks), ended.resumable))
 
     def _renew(self) -> None:
         """Renew three times a lease. A controller that answers none of them is as good as dead, stream or no stream."""
-        request = pb.RenewRequest(member=self._member)
         pause_s = self._lease_s / _LEASE_PART
-        answered = time.monotonic()
+        patience_s = _PATIENCE_LEASES * self._lease_s
         while not self._over.wait(pause_s):
+            answered = False
             try:
-                self._stub.Renew(request, timeout=pause_s)
-                answered = time.monotonic()
+                self._stub.Renew(pb.RenewRequest(member=self._member, counters=self._counters()), timeout=pause_s)
+                answered, self._heard = True, time.monotonic()
             except grpc.RpcError as error:
                 if error.code() not in _NO_ANSWER:
                     continue  # the epoch is over; the event stream brings the reason
-                if time.monotonic() - answered > self._lease_s:
-                    self._end(self._controller_lost(f"no lease renewal was answered for {self._lease_s:g} s"))
+                if time.monotonic() - self._heard > patience_s:
+                    self._end(self._controller_lost(f"no lease renewal was answered for {patience_s:g} s"))
             except ValueError:  # close() has closed the channel
                 return
+            self._on_renewal(answered)
 
     def _controller_lost(self, problem: str) -> EpochEnded:
         return EpochEnded(
             f"lost the controller at {self.address} ({problem}); without it nobody watches over the job, so it ends here: "
             "start the controller again and join anew",
             "CONTROLLER_LOST",
+            resumable=True,
         )
 
 

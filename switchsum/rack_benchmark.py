@@ -51,18 +51,20 @@ def work(megabytes: float, elements: int, repetitions: int) -> None:
 
     import numpy as np
 
-    from switchsum.host_agent.agent import Agent
+    from switchsum.host_agent.agent import Agent, Terms
     from switchsum.host_agent.quantizer import reference_sum
 
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     agent = Agent.join(
-        controller=os.environ["SWITCHSUM_CONTROLLER"],
-        job_name="rack-benchmark",
-        rank=rank,
-        world_size=world_size,
-        data_address=os.environ["SWITCHSUM_DATA_ADDRESS"],
-        timeout_s=60.0,
-        peer_timeout_s=300.0,
+        Terms(
+            controller=os.environ["SWITCHSUM_CONTROLLER"],
+            job_name="rack-benchmark",
+            rank=rank,
+            world_size=world_size,
+            data_address=os.environ["SWITCHSUM_DATA_ADDRESS"],
+            timeout_s=60.0,
+            peer_timeout_s=300.0,
+        )
     )
 
     def total(values: Any) -> Any:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from switchsum.host_agent.policy import OnLoss
+
 Value = TypeVar("Value", int, float)
+Choice = TypeVar("Choice", int, str)
 
 
 @dataclass(frozen=True)
 class Settings:
     """Settings of one training process.
 
-    controller: SWITCHSUM_CONTROLLER, "HOST:PORT"; empty: an embedded switch, if all ranks are on one machine.
+    controller: SWITCHSUM_CONTROLLER, "HOST:PORT", and those that stand by for it, with commas between; empty: an embedded
+        switch, if all ranks are on one machine.
     data_address: SWITCHSUM_DATA_ADDRESS, IPv4 address of this host towards the switch; empty: the way to the controller.
     slots: SWITCHSUM_SLOTS, slots to ask for; 0: the controller's default.
     lanes: SWITCHSUM_LANES, bits in which each number of a large float32 sum travels: 32, 16 or 8.
     gloo_below: SWITCHSUM_GLOO_BELOW, bytes; smaller tensors are summed by Gloo.
+    least_slots: SWITCHSUM_LEAST_SLOTS, be content with so few; 0: no fewer than asked for.
+    queue_s: SWITCHSUM_QUEUE, seconds to wait for slots that other jobs hold.
     timeout_s: SWITCHSUM_TIMEOUT, seconds until a silent controller or switch is an error.
+    on_loss: SWITCHSUM_ON_LOSS, what a job does that has lost the switch: gloo, wait or fail.
     """
 
     controller: str = ""
@@ -27,34 +34,42 @@ class Settings:
     slots: int = 0
     lanes: int = 32
     gloo_below: int = 0
+    least_slots: int = 0
+    queue_s: float = 0.0
     timeout_s: float = 30.0
+    on_loss: OnLoss = OnLoss.GLOO
 
     @classmethod
     def from_environment(cls) -> Settings:
         """Read and check the environment; raises ValueError that names the variable."""
         return cls(
-            controller=_address("SWITCHSUM_CONTROLLER"),
+            controller=_addresses("SWITCHSUM_CONTROLLER"),
             data_address=os.environ.get("SWITCHSUM_DATA_ADDRESS", ""),
             lanes=_choice("SWITCHSUM_LANES", cls.lanes, (32, 16, 8)),
             gloo_below=_number("SWITCHSUM_GLOO_BELOW", int, cls.gloo_below, 0, 2**62, " of bytes"),
             slots=_number("SWITCHSUM_SLOTS", int, cls.slots, 0, 2048),
+            least_slots=_number("SWITCHSUM_LEAST_SLOTS", int, cls.least_slots, 0, 2048),
+            queue_s=_number("SWITCHSUM_QUEUE", float, cls.queue_s, 0.0, 86400.0),
             timeout_s=_number("SWITCHSUM_TIMEOUT", float, cls.timeout_s, 0.1, 86400.0),
+            on_loss=OnLoss(_choice("SWITCHSUM_ON_LOSS", cls.on_loss.value, [each.value for each in OnLoss])),
         )
 
 
-def _address(variable: str) -> str:
+def _addresses(variable: str) -> str:
     text = os.environ.get(variable, "")
-    host, _, port = text.rpartition(":")
-    if text and not (host and port.isdigit() and 0 < int(port) < 65536):
-        raise ValueError(f"{variable}={text!r} is not an address: write HOST:PORT, such as 127.0.0.1:50099")
+    for one in text.split(",") if text else ():
+        host, _, port = one.rpartition(":")
+        if not (host and port.isdigit() and 0 < int(port) < 65536):
+            raise ValueError(f"{variable}={text!r}: {one!r} is not an address: write HOST:PORT, such as 127.0.0.1:50099")
     return text
 
 
-def _choice(variable: str, default: int, choices: tuple[int, ...]) -> int:
+def _choice(variable: str, default: Choice, choices: Sequence[Choice]) -> Choice:
     text = os.environ.get(variable, "")
-    if text not in ("", *map(str, choices)):
+    found = next((choice for choice in choices if str(choice) == text), default if not text else None)
+    if found is None:
         raise ValueError(f"{variable}={text!r} must be one of {', '.join(map(str, choices))}")
-    return int(text) if text else default
+    return found
 
 
 def _number(variable: str, kind: Callable[[str], Value], default: Value, low: Value, high: Value, unit: str = "") -> Value:

@@ -26,7 +26,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from switchsum.embedded import EmbeddedSwitch
-from switchsum.host_agent.agent import Agent
+from switchsum.gloo_peers import GlooPeers
+from switchsum.host_agent.agent import Agent, Terms
 from switchsum.host_agent.errors import SwitchFull, SwitchSumError
 from switchsum.host_agent.promptness import prompt
 from switchsum.profiling import profiled
@@ -568,17 +569,21 @@ def _join(store: Any, rank: int, size: int, timeout: timedelta, settings: Settin
     agent: Agent | None = None
     refusal: SwitchSumError | None = None
     try:
-        agent = Agent.join(
+        terms = Terms(
             controller=controller,
             job_name=store.get("switchsum/job").decode(),
             rank=rank,
             world_size=size,
             data_address=settings.data_address,
             slots=settings.slots,
+            least_slots=settings.least_slots,
+            queue_s=settings.queue_s,
             lanes=settings.lanes,
             timeout_s=settings.timeout_s,
             peer_timeout_s=timeout.total_seconds(),
+            on_loss=settings.on_loss,
         )
+        agent = Agent.join(terms, GlooPeers(store, rank, size))
     except SwitchSumError as error:
         refusal = error
     if dist.is_initialized():  # a program may make many groups; that the switch is too small for all must not end it

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from switchsum.host_agent.agent import Agent
+from switchsum.host_agent.agent import Agent, Terms
 from switchsum.host_agent.errors import SwitchSumError
 from switchsum.host_agent.quantizer import reference_sum
 
@@ -18,14 +18,16 @@ VALUES = 30_000
 
 def join(elements: int) -> Agent:
     return Agent.join(
-        controller=os.environ["SWITCHSUM_CONTROLLER"],
-        job_name="rack-test",
-        rank=int(os.environ["RANK"]),
-        world_size=int(os.environ["WORLD_SIZE"]),
-        data_address=os.environ["SWITCHSUM_DATA_ADDRESS"],
-        elements=elements,
-        timeout_s=10.0,
-        peer_timeout_s=60.0,
+        Terms(
+            controller=os.environ["SWITCHSUM_CONTROLLER"],
+            job_name="rack-test",
+            rank=int(os.environ["RANK"]),
+            world_size=int(os.environ["WORLD_SIZE"]),
+            data_address=os.environ["SWITCHSUM_DATA_ADDRESS"],
+            elements=elements,
+            timeout_s=10.0,
+            peer_timeout_s=60.0,
+        )
     )
 
 

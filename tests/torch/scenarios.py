@@ -449,5 +449,39 @@ def sums_under_fire() -> None:
     dist.destroy_process_group()
 
 
+def sums_through_losses() -> None:
+    """Several sums in flight at once, of every kind of packet, until standard input closes; says when their way changes."""
+    begin()
+    agent = dist.group.WORLD._agent
+    over = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+    way = ""
+    for number in itertools.count():
+        base = torch.arange(200_000 + number % 7).remainder(1013) - 500
+        whole = WORLD * base + sum(range(WORLD)) + WORLD * number
+        tensors = [(base + RANK + number).to(dtype) for dtype in (torch.float32, torch.int32, torch.float32)]
+        tensors += [(base[:3000] + RANK + number) * 2**40, (base[:100] + RANK + number).to(torch.float32)]
+        works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+        for work in works:
+            work.wait()
+        for tensor in tensors:
+            factor = 2**40 if tensor.dtype == torch.int64 else 1
+            error = (tensor.to(torch.float64) - whole[: len(tensor)] * factor).abs().max()
+            assert error <= (0.01 if tensor.is_floating_point() else 0), (number, tensor.dtype, len(tensor), error)
+        same = tensors[0].view(torch.int32).to(torch.int64).sum().reshape(1)
+        gathered = [torch.zeros(1, dtype=torch.int64) for _ in range(WORLD)]
+        dist.all_gather(gathered, same)
+        assert all(other.equal(same) for other in gathered), (number, "ranks differ")
+        if way != (way := agent.path):
+            print(f"way: {way} in epoch {agent.epoch} at {number}", flush=True)
+        done = torch.tensor([int(over.is_set())], dtype=torch.int32)
+        dist.all_reduce(done)
+        if done == WORLD:
+            break
+    counters = agent.counters()
+    print(f"{number + 1} times right, {counters['detours']} detours, {counters['gloo_sums']} sums over Gloo", flush=True)
+    dist.destroy_process_group()
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

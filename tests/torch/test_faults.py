@@ -104,7 +104,9 @@ def test_each_process_killed_or_stopped_is_told_and_the_rest_serves_on(tmp_path:
         fabric.write_text("kind: loopback\nports:\n" + "".join(f"  {number}: {address}\n" for number, address in ports))
         controller, address = stack.enter_context(controller_for(ready[1], fabric, "127.0.0.1:0"))
         ranks = stack.enter_context(
-            started("sums_until_each_job_ends", RANKS, SWITCHSUM_CONTROLLER=address, SWITCHSUM_TIMEOUT="5")
+            started(
+                "sums_until_each_job_ends", RANKS, SWITCHSUM_CONTROLLER=address, SWITCHSUM_TIMEOUT="5", SWITCHSUM_ON_LOSS="fail"
+            )
         )
         spoken = [Lines(rank.stdout) for rank in ranks]
 

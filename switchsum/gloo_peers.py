@@ -1,0 +1,184 @@
+"""The ranks of a group among themselves, without the switch: over a Gloo group of its own, met through the group's store.
+
+Gloo notices a peer whose process ends, but waits for one that hangs; nor does it name anybody. So while the group is met, each
+rank counts in the store, and a rank that waits looks whether the others do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+
+from switchsum.host_agent.errors import PeersLost, SwitchSumError
+
+_STORE_S = 1.0  # the threads that ask the store have leases to keep
+_BEAT_S = 0.5
+_SILENCE_S = 5.0  # a rank that does not count for so long is lost; also how long a meeting waits for whoever does not come
+_MEETING_S = 20.0  # ranks find out about a lost switch at different times: three leases, and a store that is slow
+_LOOK_S = 0.1
+_FOREVER = timedelta(days=24)  # we end waits ourselves; Gloo adds milliseconds of it in 32 bits
+
+
+class GlooPeers:
+    """See host_agent/detour.py's Peers. `store`: the group's; nothing is connected before the first meeting."""
+
+    def __init__(self, store: Any, rank: int, size: int) -> None:
+        store = dist.PrefixStore("switchsum-detour", store.clone())  # its own connection: a get that waits occupies one
+        store.set_timeout(timedelta(seconds=_STORE_S))
+        self._store = store
+        self._rank, self._size = rank, size
+        self._group: Any = None
+        self._failure: Callable[[], SwitchSumError | None] = lambda: None
+        self._parted = threading.Event()
+        self._beating: threading.Thread | None = None
+        self._beats: dict[int, tuple[int, float]] = {}  # of the others: count, and when it was first seen
+        self._looked_at = 0.0
+        self._generation = 0
+        self._abandoned: list[Any] = []
+        store.set(f"host/{rank}", f"host {socket.gethostname()}, pid {os.getpid()}")
+
+    def meet(self, generation: int, failure: Callable[[], SwitchSumError | None]) -> None:
+        self._generation, self._failure = generation, failure
+        self._beats.clear()
+        self._parted = threading.Event()
+        self._beating = threading.Thread(target=self._beat, args=(self._parted, generation), name="switchsum-beat", daemon=True)
+        self._beating.start()
+        with self._explained("the ranks do not reach each other without the switch"):
+            deadline = time.monotonic() + _MEETING_S
+            while missing := [rank for rank in range(self._size) if not self._count_of(rank)]:
+                self._check()
+                if time.monotonic() > deadline:
+                    raise PeersLost(f"{self._names(missing)} did not come within {_MEETING_S:g} s to sum without the switch")
+                time.sleep(_LOOK_S)
+            store = dist.PrefixStore(f"gloo/{generation}", self._store.clone())
+            store.set_timeout(timedelta(seconds=_MEETING_S))
+            self._group = dist.ProcessGroupGloo(store, self._rank, self._size, timedelta(seconds=_MEETING_S))
+            options = dist.BarrierOptions()
+            options.timeout = _FOREVER
+            self._run(self._group.barrier(options))
+
+    def part(self) -> None:
+        self._parted.set()
+        if self._beating is not None:
+            self._beating.join()
+        if self._group is not None and self._failure() is not None:
+            self._group.abort()
+        self._group = None
+
+    def maximum(self, numbers: npt.NDArray[np.int64]) -> None:
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MAX
+        self._reduce(numbers, options)
+
+    def add(self, numbers: npt.NDArray[Any]) -> None:
+        self._reduce(numbers, dist.AllreduceOptions())
+
+    def call(self, generation: int, reason: str) -> None:
+        with contextlib.suppress(RuntimeError):  # whoever needs the call finds out by itself, later
+            self._store.set(f"call/{generation}", reason)
+
+    def called(self, generation: int) -> str | None:
+        with contextlib.suppress(RuntimeError):
+            if self._store.check([f"call/{generation}"]):
+                return str(self._store.get(f"call/{generation}").decode())
+        return None
+
+    def accounts(self, number: int, description: str) -> str:
+        with self._explained("the ranks disagree, and do not reach each other"):
+            self._store.set(f"account/{self._generation}/{number}/{self._rank}", description)
+            told = [self._store.get(f"account/{self._generation}/{number}/{rank}").decode() for rank in range(self._size)]
+        return "; ".join(f"rank {rank}: {account}" for rank, account in enumerate(told))
+
+    def _reduce(self, numbers: npt.NDArray[Any], options: Any) -> None:
+        options.timeout = _FOREVER
+        tensor = torch.frombuffer(numbers, dtype=getattr(torch, str(numbers.dtype)))
+        with self._explained("a sum without the switch failed"):
+            self._run(self._group.allreduce([tensor], options), tensor, numbers)
+
+    def _run(self, work: Any, *kept: object) -> None:
+        """Wait for Gloo, as long as nobody is lost. `kept`: what it writes to, even after we have given up."""
+        while True:
+            try:
+                work.wait(timedelta(seconds=_LOOK_S))
+            except RuntimeError:
+                if work.is_completed():
+                    raise
+            else:
+                return
+            try:
+                self._check()
+            except SwitchSumError:
+                self._abandoned += [work, *kept]
+                raise
+
+    def _check(self) -> None:
+        """Raises why to give up waiting."""
+        failure = self._failure()
+        if failure is not None:
+            raise failure
+        if time.monotonic() - self._looked_at < _BEAT_S:
+            return
+        self._looked_at = time.monotonic()
+        silent = [rank for rank in range(self._size) if self._silence_of(rank) > _SILENCE_S]
+        if silent:
+            raise PeersLost(
+                f"lost {self._names(silent)} while sums went without the switch: no sign of life for {_SILENCE_S:g} s, so it "
+                "died, hangs or is cut off"
+            )
+
+    def _silence_of(self, rank: int) -> float:
+        """Seconds since this rank was seen to count; 0 for one that has not begun to."""
+        count, now = self._count_of(rank), time.monotonic()
+        if not count or self._beats.get(rank, (0, 0.0))[0] != count:
+            self._beats[rank] = (count, now)
+        return now - self._beats[rank][1]
+
+    def _count_of(self, rank: int) -> int:
+        return int(self._store.add(f"beat/{self._generation}/{rank}", 0))
+
+    def _beat(self, parted: threading.Event, generation: int) -> None:
+        while True:
+            with contextlib.suppress(RuntimeError):
+                self._store.add(f"beat/{generation}/{self._rank}", 1)
+            if parted.wait(_BEAT_S):
+                return
+
+    @contextlib.contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        """Gloo's and the store's errors in our words: the rank that fell silent, if one did."""
+        try:
+            yield
+        except SwitchSumError:
+            raise
+        except RuntimeError as error:
+            said = str(error).partition("\n")[0]
+            deadline = time.monotonic() + _SILENCE_S + 2 * _BEAT_S
+            try:
+                while time.monotonic() < deadline:
+                    self._check()
+                    time.sleep(_BEAT_S)
+            except RuntimeError as reason:
+                if isinstance(reason, SwitchSumError):
+                    raise type(reason)(f"{reason} (Gloo said: {said})") from None
+                said = f"{said}; the group's store, in rank 0 or torchrun: {str(reason).partition(chr(10))[0]}"
+            raise PeersLost(f"{what}: {said}") from None
+
+    def _names(self, ranks: list[int]) -> str:
+        named = []
+        for rank in ranks:
+            try:
+                named.append(f"rank {rank} ({self._store.get(f'host/{rank}').decode()})")
+            except RuntimeError:
+                named.append(f"rank {rank}")
+        return ", ".join(named)
