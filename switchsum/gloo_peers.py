@@ -26,6 +26,7 @@ _STORE_S = 1.0  # the threads that ask the store have leases to keep
 _BEAT_S = 0.5
 _SILENCE_S = 5.0  # a rank that does not count for so long is lost; also how long a meeting waits for whoever does not come
 _MEETING_S = 20.0  # ranks find out about a lost switch at different times: three leases, and a store that is slow
+_FAREWELL_S = 2.0
 _LOOK_S = 0.1
 _FOREVER = timedelta(days=24)  # we end waits ourselves; Gloo adds milliseconds of it in 32 bits
 
@@ -45,7 +46,7 @@ class GlooPeers:
         self._beats: dict[int, tuple[int, float]] = {}  # of the others: count, and when it was first seen
         self._looked_at = 0.0
         self._generation = 0
-        self._abandoned: list[Any] = []
+        self._abandoned: list[Any] = []  # what Gloo may write to after we have given up
         store.set(f"host/{rank}", f"host {socket.gethostname()}, pid {os.getpid()}")
 
     def meet(self, generation: int, failure: Callable[[], SwitchSumError | None]) -> None:
@@ -72,8 +73,19 @@ class GlooPeers:
         self._parted.set()
         if self._beating is not None:
             self._beating.join()
-        if self._group is not None and self._failure() is not None:
+        if self._abandoned:
             self._group.abort()
+        # Else the group stays: who is done first must not close its sockets on those who read from them still.
+
+    def close(self) -> None:
+        """Leave, when all others do or after a moment."""
+        if self._group is None:
+            return
+        with contextlib.suppress(RuntimeError):
+            self._store.add(f"bye/{self._generation}", 1)
+            deadline = time.monotonic() + _FAREWELL_S
+            while self._store.add(f"bye/{self._generation}", 0) < self._size and time.monotonic() < deadline:
+                time.sleep(_LOOK_S)
         self._group = None
 
     def maximum(self, numbers: npt.NDArray[np.int64]) -> None:

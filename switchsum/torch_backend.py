@@ -28,7 +28,7 @@ from torch.distributed import distributed_c10d
 from switchsum.embedded import EmbeddedSwitch
 from switchsum.gloo_peers import GlooPeers
 from switchsum.host_agent.agent import Agent, Terms
-from switchsum.host_agent.errors import SwitchFull, SwitchSumError
+from switchsum.host_agent.errors import ControllerUnreachable, SwitchFull, SwitchSumError
 from switchsum.host_agent.promptness import prompt
 from switchsum.profiling import profiled
 from switchsum.settings import Settings
@@ -51,6 +51,7 @@ WIRE_DTYPES = {
 # dtypes that Gloo sums
 GLOO_DTYPES = {*WIRE_DTYPES, torch.float64, torch.bool} - {torch.int16}
 
+_LOST_S = 3.0  # for a new group to try the switch that others of this process have lost
 _KEPT_NUMEL = 16  # handles of such sums are kept for a while
 
 _OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
@@ -63,6 +64,8 @@ _COUNTERS = (
     "repairs_received",
     "stale",
     "collectives",
+    "detours",
+    "gloo_sums",
 )
 
 _groups: weakref.WeakSet[ProcessGroupSwitchSum] = weakref.WeakSet()
@@ -73,7 +76,8 @@ _told_full = False  # whether a group was told that the switch is full: once is 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What one process's default group has moved so far. Bytes are UDP payload."""
+    """What one process's default group has moved so far. Bytes are UDP payload. `detours`: how often the switch was lost;
+    `gloo_sums`: sums that went without it meanwhile."""
 
     bytes_sent: int
     bytes_received: int
@@ -84,18 +88,21 @@ class Statistics:
     repairs_received: int
     stale: int
     collectives: int
+    detours: int
+    gloo_sums: int
 
 
 class ProcessGroupSwitchSum(dist.ProcessGroup):
     """One rank's group. Made by `create_process_group`."""
 
-    def __init__(self, agent: Agent | None, store: Any, rank: int, size: int, timeout: timedelta, gloo_below: int) -> None:
-        """`agent`: None if nothing of this group goes through the switch: it has one rank, or the switch is full.
+    def __init__(self, link: _Link | None, store: Any, rank: int, size: int, timeout: timedelta, gloo_below: int) -> None:
+        """`link`: None if nothing of this group goes through the switch: it has one rank, or the switch is full.
 
         `gloo_below`: bytes; smaller tensors are summed by Gloo.
         """
         super().__init__(rank, size)
-        self._agent = agent
+        self._link = link
+        self._agent = agent = link.agent if link is not None else None
         self._agreement = Agreement(agent) if agent is not None else None
         self._store = store
         self._timeout = timeout
@@ -111,11 +118,16 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
         self._coalescing = threading.local()
         # DDP's Join sums one number, hands the handle to C++ and drops it; its methods would be gone with the Python object.
         self._kept: deque[dist.Work] = deque(maxlen=64)
-        self.controller = ""  # its address, while this group is a job there
+        self.controller = link.controller if link is not None else ""  # its address, while this group is a job there
         _groups.add(self)
 
     def getBackendName(self) -> str:
         return "switchsum"
+
+    @property
+    def agent(self) -> Agent | None:
+        """This rank's membership; None if nothing of this group goes through the switch."""
+        return self._agent
 
     def statistics(self) -> Statistics:
         """Counters of this group's packets; zeros if nothing of it goes through the switch."""
@@ -324,6 +336,8 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
             self._agreement.finish()
             self._agent.close()
             self._agreement.close()
+        if self._link is not None:
+            self._link.peers.close()
         for staging in self._stagings.values():
             staging.close()
         if self._nccl is not None:
@@ -546,28 +560,38 @@ def create_process_group(store: Any, rank: int, size: int, timeout: timedelta) -
     _offer_monitored_barrier()
     # The store may outlive a group (torchrun's does), and another one of the same name must not read what that one wrote.
     store = dist.PrefixStore(str(store.add(f"switchsum/groups/{rank}", 1)), store)
-    agent, controller = _join(store, rank, size, timeout, settings) if size > 1 else (None, "")
+    link = _join(store, rank, size, timeout, settings) if size > 1 else None
     try:
-        group = ProcessGroupSwitchSum(agent, store, rank, size, timeout, settings.gloo_below)
-        group.controller = controller
+        group = ProcessGroupSwitchSum(link, store, rank, size, timeout, settings.gloo_below)
     except BaseException:
-        if agent is not None:
-            agent.close()
+        if link is not None:
+            link.agent.close()
         raise
     if _default_group is None or _default_group() is None:
         _default_group = weakref.ref(group)
     return group
 
 
-def _join(store: Any, rank: int, size: int, timeout: timedelta, settings: Settings) -> tuple[Agent | None, str]:
-    """Membership in a job of the switch, and the controller's address. No agent for a group beside the default one when the
-    switch has no room for it."""
+@dataclass(frozen=True)
+class _Link:
+    """A group's tie to the switch, and to its ranks without it."""
+
+    agent: Agent
+    peers: GlooPeers
+    controller: str
+
+
+def _join(store: Any, rank: int, size: int, timeout: timedelta, settings: Settings) -> _Link | None:
+    """Membership in a job of the switch. None for a group beside the default one when the switch has no room for it, or is
+    lost just now and the job may go on without."""
     global _told_full
     controller = _find_controller(store, rank, size, settings)
     if rank == 0:
         store.set("switchsum/job", f"{os.urandom(8).hex()}")
     agent: Agent | None = None
     refusal: SwitchSumError | None = None
+    peers = GlooPeers(store, rank, size)
+    lost = any(group.agent is not None and group.agent.path == "gloo" for group in _groups)
     try:
         terms = Terms(
             controller=controller,
@@ -579,15 +603,16 @@ def _join(store: Any, rank: int, size: int, timeout: timedelta, settings: Settin
             least_slots=settings.least_slots,
             queue_s=settings.queue_s,
             lanes=settings.lanes,
-            timeout_s=settings.timeout_s,
+            timeout_s=min(settings.timeout_s, _LOST_S) if lost else settings.timeout_s,
             peer_timeout_s=timeout.total_seconds(),
             on_loss=settings.on_loss,
         )
-        agent = Agent.join(terms, GlooPeers(store, rank, size))
+        agent = Agent.join(terms, peers)
     except SwitchSumError as error:
         refusal = error
     if dist.is_initialized():  # a program may make many groups; that the switch is too small for all must not end it
-        store.set(f"switchsum/joined/{rank}", f"full {refusal}" if isinstance(refusal, SwitchFull) else "done")
+        without = isinstance(refusal, SwitchFull) or (lost and isinstance(refusal, ControllerUnreachable))
+        store.set(f"switchsum/joined/{rank}", f"full {refusal}" if without else "done")
         answers = [store.get(f"switchsum/joined/{other}").decode().partition(" ") for other in range(size)]
         full = next((sentence for verdict, _, sentence in answers if verdict == "full"), None)
         if full is not None:
@@ -599,10 +624,11 @@ def _join(store: Any, rank: int, size: int, timeout: timedelta, settings: Settin
                     "a process group of %d ranks, and maybe later ones, goes through Gloo alone: %s", size, full,
                 )  # fmt: skip
             _told_full = True
-            return None, controller
-    if refusal is not None:
+            return None
+    if agent is None:
+        assert refusal is not None
         raise refusal
-    return agent, controller
+    return _Link(agent, peers, controller)
 
 
 def _offer_monitored_barrier() -> None:

@@ -452,7 +452,7 @@ def sums_under_fire() -> None:
 def sums_through_losses() -> None:
     """Several sums in flight at once, of every kind of packet, until standard input closes; says when their way changes."""
     begin()
-    agent = dist.group.WORLD._agent
+    agent = dist.group.WORLD.agent
     over = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
     way = ""
