@@ -72,6 +72,25 @@ class Fabric(ABC):
         """The fabric of a softswitch with these ports: switch port -> (host, UDP port)."""
         return LoopbackFabric(sockets)
 
+    @staticmethod
+    def embedded(udp_host: str, udp_base: int, ports: int) -> "LoopbackFabric":
+        """The fabric of `switchsum switch`: port p is UDP port `udp_base` + p of `udp_host`. Raises ValueError with a sentence
+        for what would else be noticed by the first job, or by its packets."""
+        if not 1 <= ports <= MAX_PORT:
+            raise ValueError(f"{ports} ports: a switch has 1 to {MAX_PORT}")
+        if not 0 < udp_base <= 65535 - ports:
+            raise ValueError(f"UDP ports {udp_base + 1} to {udp_base + ports} do not exist; give the base that the switch got")
+        try:
+            loopback = IPv4Address(udp_host) in _LOOPBACK
+        except AddressValueError:
+            loopback = False
+        if not loopback:
+            raise ValueError(
+                f"host {udp_host!r} is not an IPv4 address of loopback, such as 127.0.0.1, where an embedded switch's ports "
+                "are; describe any other network in a file (--fabric)"
+            )
+        return LoopbackFabric({number: (udp_host, udp_base + number) for number in range(1, ports + 1)})
+
     @abstractmethod
     def attach(self, address: str, job_load: Mapping[int, int], total_load: Mapping[int, int]) -> Attachment:
         """The port for a worker at `address`; the loads count workers by port. Raises ValueError with a sentence."""

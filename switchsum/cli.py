@@ -197,25 +197,27 @@ def controller(
     """Start a controller by hand; Ctrl-C ends it. It loads the switch program and serves the workers that join."""
     require("controller", CONTROLLER_MODULES)
     from switchsum.controller import daemon
+    from switchsum.controller import fabric as fabrics
     from switchsum.controller.errors import ControllerError
+    from switchsum.controller.options import ControllerOptions
 
     try:
+        network = fabrics.load(fabric) if fabric is not None else fabrics.Fabric.embedded(host, udp_base, ports)
         daemon.run(
-            switch=switch,
-            listen=listen or DEFAULT_LISTEN,
-            fabric=fabric,
-            udp_host=host,
-            udp_base=udp_base,
-            ports=ports,
-            device_id=device_id,
-            election_id=election_id,
-            elements=elements,
-            layout=layout,
-            loss_in=loss,
-            loss_out=loss,
-            slots=slots,
-            lease_s=lease,
-            connect_timeout_s=connect_timeout,
+            network,
+            ControllerOptions(
+                switch=switch,
+                listen=tuple(listen) if listen else (DEFAULT_LISTEN,),
+                device_id=device_id,
+                election_id=election_id,
+                elements=elements,
+                layout=layout,
+                loss_in=loss,
+                loss_out=loss,
+                slots=slots,
+                lease_s=lease,
+                connect_timeout_s=connect_timeout,
+            ),
         )
     except ValueError as error:
         raise BadOption(str(error)) from error

@@ -66,11 +66,13 @@ def main(ports: int) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the ranks' affair; we end when they have
         from switchsum.controller.daemon import ControllerDaemon
         from switchsum.controller.fabric import Fabric
+        from switchsum.controller.options import ControllerOptions
         from switchsum.softswitch.daemon import SoftSwitch
 
         with SoftSwitch(ports=ports) as switch:
             fabric = Fabric.loopback(switch.port_addresses)
-            with ControllerDaemon(switch=switch.grpc_address, listen="127.0.0.1:0", fabric=fabric) as controller:
+            options = ControllerOptions(switch=switch.grpc_address, listen=("127.0.0.1:0",))
+            with ControllerDaemon(fabric, options) as controller:
                 print(f"ready {controller.address}", flush=True)
                 sys.stdin.read()
                 deadline = time.monotonic() + LINGER_S

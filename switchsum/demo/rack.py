@@ -212,16 +212,17 @@ def _serve_switch(settings: Mapping[str, Any], events: EventWriter) -> None:
 def _serve_controller(settings: Mapping[str, Any], events: EventWriter) -> None:
     from switchsum.controller.daemon import ControllerDaemon
     from switchsum.controller.fabric import Fabric
+    from switchsum.controller.options import ControllerOptions
 
     fabric = Fabric.loopback({port: (host, udp_port) for port, (host, udp_port) in settings["ports"]})
-    with ControllerDaemon(
-        fabric=fabric,
+    options = ControllerOptions(
         switch=settings["switch"],
-        listen="127.0.0.1:0",
+        listen=("127.0.0.1:0",),
         elements=settings["elements"],
         loss_in=settings["loss"],
         loss_out=settings["loss"],
-    ) as controller:
+    )
+    with ControllerDaemon(fabric, options) as controller:
         events.send("ready", address=controller.address)
         _wait_for_sigterm()
 

@@ -9,6 +9,7 @@ import pytest
 
 from switchsum.controller.daemon import ControllerDaemon
 from switchsum.controller.fabric import Fabric
+from switchsum.controller.options import ControllerOptions
 from switchsum.softswitch.daemon import SoftSwitch
 from tests.controller.worker import Worker
 
@@ -49,8 +50,8 @@ def controller(switch: SoftSwitch) -> Iterator[ControllerDaemon]:
 
 def make_controller(softswitch: SoftSwitch, **options: object) -> ControllerDaemon:
     """A controller for the switch, at a free port."""
-    wanted: dict[str, object] = {"switch": softswitch.grpc_address, "listen": "127.0.0.1:0", "elements": ELEMENTS}
-    return ControllerDaemon(fabric=Fabric.loopback(softswitch.port_addresses), **(wanted | options))  # type: ignore[arg-type]
+    wanted: dict[str, object] = {"switch": softswitch.grpc_address, "listen": ("127.0.0.1:0",), "elements": ELEMENTS}
+    return ControllerDaemon(Fabric.loopback(softswitch.port_addresses), ControllerOptions(**(wanted | options)))  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -22,11 +22,11 @@ CONTROLLER = """
 import sys
 from switchsum.controller.daemon import ControllerDaemon
 from switchsum.controller.fabric import Fabric
+from switchsum.controller.options import ControllerOptions
 switch, election_id, *ports = sys.argv[1:]
 sockets = {number: ("127.0.0.1", int(port)) for number, port in enumerate(ports, 1)}
-with ControllerDaemon(
-    fabric=Fabric.loopback(sockets), switch=switch, listen="127.0.0.1:0", elements=64, election_id=int(election_id)
-) as controller:
+options = ControllerOptions(switch=switch, listen=("127.0.0.1:0",), elements=64, election_id=int(election_id))
+with ControllerDaemon(Fabric.loopback(sockets), options) as controller:
     print(controller.address, flush=True)
     sys.stdin.read()
 """

@@ -18,6 +18,7 @@ from p4.v1 import p4runtime_pb2
 from switchsum.controller import pipeline, programming
 from switchsum.controller.daemon import ControllerDaemon
 from switchsum.controller.fabric import RackFabric, Station
+from switchsum.controller.options import ControllerOptions
 from switchsum.controller.p4names import Entry, Group, Item
 from switchsum.controller.switch_session import SwitchSession
 from switchsum.p4src.layout import RejectReason, Verdict
@@ -56,13 +57,15 @@ def bmv2(tmp_path: Path) -> Iterator[str]:
 
 def make_controller(address: str, **options: float) -> ControllerDaemon:
     return ControllerDaemon(
-        fabric=RACK,
-        switch=address,
-        listen="127.0.0.1:0",
-        layout="wide",
-        elements=ELEMENTS,
-        connect_timeout_s=30.0,
-        **options,  # type: ignore[arg-type]
+        RACK,
+        ControllerOptions(
+            switch=address,
+            listen=("127.0.0.1:0",),
+            layout="wide",
+            elements=ELEMENTS,
+            connect_timeout_s=30.0,
+            **options,  # type: ignore[arg-type]
+        ),
     )
 
 

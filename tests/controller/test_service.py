@@ -13,7 +13,8 @@ import grpc
 import numpy as np
 import pytest
 
-from switchsum.controller.daemon import DEFAULT_SLOTS, ControllerDaemon
+from switchsum.controller.daemon import ControllerDaemon
+from switchsum.controller.options import DEFAULT_SLOTS
 from switchsum.host_agent.errors import ControllerUnreachable, JoinRefused
 from switchsum.host_agent.job_client import JobClient, Joined
 from switchsum.p4src.layout import HEADER_DTYPE, WIRE_VERSION, PacketType

@@ -12,6 +12,7 @@ from switchsum.controller import pipeline, programming
 from switchsum.controller.daemon import ControllerDaemon
 from switchsum.controller.errors import NotPrimary, SwitchError, SwitchUnreachable, WriteRefused
 from switchsum.controller.fabric import Fabric, RackFabric, Station
+from switchsum.controller.options import ControllerOptions
 from switchsum.controller.p4names import Entry, Group
 from switchsum.controller.switch_keeper import reconcile
 from switchsum.controller.switch_session import DELETE, INSERT, MODIFY, SwitchSession
@@ -40,11 +41,8 @@ def test_no_switch_is_an_error_that_names_the_address() -> None:
         with (
             pytest.raises(SwitchUnreachable, match=f"no switch answers P4Runtime at {address} within 1 s; start it"),
             ControllerDaemon(
-                fabric=Fabric.loopback({1: ("127.0.0.1", 9)}),
-                switch=address,
-                listen="127.0.0.1:0",
-                elements=ELEMENTS,
-                connect_timeout_s=1.0,
+                Fabric.loopback({1: ("127.0.0.1", 9)}),
+                ControllerOptions(switch=address, listen=("127.0.0.1:0",), elements=ELEMENTS, connect_timeout_s=1.0),
             ),
         ):
             pass
@@ -74,13 +72,13 @@ def test_an_election_id_that_is_taken_is_an_error(switch: SoftSwitch) -> None:
 
 def test_an_address_in_use_is_an_error(switch: SoftSwitch) -> None:
     with make_controller(switch) as first, pytest.raises(OSError, match=f"cannot listen at {first.address}; is another"):
-        make_controller(switch, listen=first.address)
+        make_controller(switch, listen=(first.address,))
 
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"listen": "here"}, "listen 'here' is not an address: write HOST:PORT"),
+        ({"listen": ("here",)}, "listen 'here' is not an address: write HOST:PORT"),
         ({"switch": "127.0.0.1:0"}, "switch '127.0.0.1:0' is not an address"),
         ({"lease_s": 0.0}, "lease 0.0 is out of range: 0.1 to 3600 seconds"),
         ({"slots": 2049}, "slots 2049 is out of range: 1 to 2048"),

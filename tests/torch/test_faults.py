@@ -24,6 +24,7 @@ import pytest
 
 from switchsum.controller.daemon import ControllerDaemon
 from switchsum.controller.fabric import Fabric
+from switchsum.controller.options import ControllerOptions
 from switchsum.host_agent.job_client import JobClient
 from switchsum.p4src.layout import HEADER_DTYPE, WIRE_VERSION
 from switchsum.softswitch.daemon import SoftSwitch
@@ -163,7 +164,8 @@ def network() -> Iterator[tuple[SoftSwitch, str]]:
     with (
         SoftSwitch(ports=RANKS) as switch,
         ControllerDaemon(
-            switch=switch.grpc_address, listen="127.0.0.1:0", fabric=Fabric.loopback(switch.port_addresses), lease_s=2
+            Fabric.loopback(switch.port_addresses),
+            ControllerOptions(switch=switch.grpc_address, listen=("127.0.0.1:0",), lease_s=2),
         ) as controller,
     ):
         yield switch, controller.address
