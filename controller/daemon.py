@@ -13,12 +13,14 @@ import grpc
 from switchsum.controller import pipeline, programming
 from switchsum.controller.fabric import Fabric
 from switchsum.controller.jobs import Registry, first_epoch
+from switchsum.controller.ledger import Ledger
 from switchsum.controller.options import ControllerOptions
 from switchsum.controller.service import JobService
 from switchsum.controller.switch_keeper import SwitchKeeper
 from switchsum.p4src.layout import MAX_WORKERS, SLOTS
 from switchsum.protos.job_rpc import add_job_servicer
 
+_TAKEOVER_PART = 0.25  # of a lease, after which a standby takes a controller that lost its session for gone
 _MAX_CALLS = 1024  # at a time, event streams included; one more is told RESOURCE_EXHAUSTED
 
 logger = logging.getLogger(__name__)
@@ -31,7 +33,7 @@ class ControllerDaemon:
         """Load the compiled program and bind the addresses; the switch is first spoken to in start().
 
         Raises ValueError for an option that names nothing that there is, WrongProgram, or OSError when an address cannot be
-        bound.
+        bound, StateError for the state file.
         """
         build = pipeline.load(options.layout, options.elements)
         items = programming.fabric_items(fabric, options.loss_in, options.loss_out)
@@ -42,9 +44,17 @@ class ControllerDaemon:
             default_slots=options.slots,
             elements=options.elements,
             lease_s=options.lease_s,
+            idle_s=options.idle_s,
             epoch_floor=first_epoch(),
         )
-        self._service = JobService(registry, lease_s=options.lease_s, pipeline=build.description, switch_address=options.switch)
+        self._ledger = None if options.state is None else Ledger(options.state)
+        self._service = JobService(
+            registry,
+            self._ledger,
+            lease_s=options.lease_s,
+            pipeline=build.description,
+            switch_address=options.switch,
+        )
         self._keeper = SwitchKeeper(
             build,
             items,
@@ -53,6 +63,8 @@ class ControllerDaemon:
             device_id=options.device_id,
             election_id=options.election_id,
             connect_timeout_s=options.connect_timeout_s,
+            takeover_delay_s=options.lease_s * _TAKEOVER_PART,
+            ledger=self._ledger,
         )
         self._server = grpc.server(
             _ThreadPerCall(),
@@ -76,9 +88,9 @@ class ControllerDaemon:
 
     def start(self) -> None:
         """Connect to the switch, program it, then serve. Raises SwitchError's family within a bounded time."""
-        self._keeper.start()
         self._started = True
         self._service.serve(self._keeper)
+        self._keeper.start()
         self._server.start()
 
     def close(self) -> None:
@@ -90,6 +102,8 @@ class ControllerDaemon:
             self._service.stop()
         self._keeper.close()
         self._server.stop(grace=0.5).wait()
+        if self._ledger is not None:
+            self._ledger.close()
 
     def running_jobs(self) -> int:
         """Jobs that have not ended."""

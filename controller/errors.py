@@ -3,6 +3,7 @@
 ControllerError
     FabricError         the fabric's description
     WrongProgram        the compiled switch program
+    StateError          the file in which the controller keeps its state
     SwitchError         the switch: what follows, and whatever else it answers
         SwitchUnreachable   nothing answers there, or it stopped answering
         NotPrimary          another controller is in charge of it
@@ -20,6 +21,10 @@ class FabricError(ControllerError):
 
 class WrongProgram(ControllerError):
     """The compiled switch program is missing, damaged or of another version."""
+
+
+class StateError(ControllerError):
+    """The state file cannot be read or written, or is another controller's now; the message names it."""
 
 
 class SwitchError(ControllerError):

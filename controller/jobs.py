@@ -5,12 +5,16 @@ comes out of `take_effects()`, in order. The owner serializes the calls.
 
 A job's life, and what moves it on:
 
-    FORMING     ranks join                 --world complete--> INSTALLING    (effect Install)
+    FORMING     ranks join                 --world complete--> INSTALLING    (effect Install), or QUEUED without slots
+    QUEUED      others hold the slots      --there are some--> INSTALLING    (effect Install)
     INSTALLING  the switch is programmed   --installed()-----> RUNNING       (effect Admit for each member)
     RUNNING     members renew and leave    --all left--------> ENDED         (effect Uninstall)
-    INSTALLING, RUNNING                    --lost worker, mismatch, failure, lost switch--> ENDED (Dismiss or End; Uninstall)
-    FORMING                                --disagreement, timeout, lost switch--> gone           (Dismiss)
+    INSTALLING, RUNNING                    --lost worker, mismatch, failure, lost switch...--> ENDED (Dismiss or End; Uninstall)
+    FORMING, QUEUED                        --disagreement, timeout, lost switch--> gone              (Dismiss)
     ENDED       the switch is cleaned      --uninstalled()---> in `history`, its slots and number free again
+
+A job takes its slots when its first rank joins, if there are enough and nobody waits for some. The queue is strict: who came
+later never takes slots before who came earlier, however few it asks for.
 
 Invariants (tests/controller/test_jobs.py): the slot ranges of live jobs never overlap; an epoch is larger than every one
 before; a rank has at most one live membership in its job; each member hears exactly one ending.
@@ -19,24 +23,38 @@ before; a rank has at most one live membership in its job; each member hears exa
 import secrets
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from switchsum.controller.slots import Demand, gaps, overlap
+from switchsum.controller.tenants import Tenant
+
 MAX_JOBS = 255  # job numbers 1 to 255; the program's job table holds 256
 _EPOCHS = 1 << 32
-LEAST_SLOTS = 16  # fewer are worth nothing to a job that did not ask for so few
+MAX_FORMING = 64  # jobs of one tenant that wait for ranks: each holds a number and slots
+MAX_NAME = 256  # characters of a job's name
 HISTORY = 16  # ended jobs kept for Inspect
 DESCRIPTION_WAIT_S = 1.0  # how long ranks have to say which collective they are in
+CLEANING_S = 10.0  # how long a job waits for slots of jobs that have ended and are being taken off the switch
+PROMISE_S = 60.0  # how long the slots of a job that shrinks are kept for it
 
 
 class Refused(Exception):
-    """A join that cannot be; the message is the sentence for the user."""
+    """What was asked cannot be; the message is the sentence for the user."""
 
 
 class Full(Refused):
     """A join for which the switch has no room left: it could be another time."""
+
+
+class Unavailable(Refused):
+    """A join that cannot be served now: by another controller perhaps, or by this one soon."""
+
+
+class Unknown(Refused):
+    """There is no such job."""
 
 
 class Cause(Enum):
@@ -48,6 +66,11 @@ class Cause(Enum):
     SWITCH_LOST = "the switch, or the charge of it, was lost"
     FAILED = "a member reported a failure"
     CONTROLLER_STOPPED = "the controller was told to stop"
+    SHRUNK = "the job is to go on with fewer slots"
+    IDLE = "the job summed nothing for long, and somebody else needed its slots"
+
+
+_RESUMABLE = frozenset({Cause.SWITCH_LOST, Cause.CONTROLLER_STOPPED, Cause.SHRUNK, Cause.IDLE})
 
 
 @dataclass(frozen=True)
@@ -57,6 +80,11 @@ class Ended:
     cause: Cause
     reason: str
     ranks: tuple[int, ...] = ()
+
+    @property
+    def resumable(self) -> bool:
+        """No rank is to blame: all may join again and go on with what they were summing."""
+        return self.cause in _RESUMABLE
 
 
 @dataclass(frozen=True)
@@ -72,6 +100,9 @@ class Application:
     data_port: int
     slots: int  # 0: the controller's default
     elements: int  # 0: what the switch sums
+    least_slots: int = 0  # content with so few; 0: no fewer than `slots`
+    queue_s: float = 0.0  # how long to wait for slots, once the world is complete
+    tenant: str = ""
 
     def __str__(self) -> str:
         return f"rank {self.rank} (host {self.host or 'unnamed'}, pid {self.pid})"
@@ -98,6 +129,7 @@ class State(Enum):
     """See the module's docstring."""
 
     FORMING = "forming"
+    QUEUED = "queued"
     INSTALLING = "being installed"
     RUNNING = "running"
     ENDED = "ended"
@@ -114,25 +146,51 @@ class Member:
     left: bool = False
     collective: str | None = None  # its own account, once ranks disagree
     waits_in: tuple[str, float] | None = None  # once others left: the collective it is in, and when it first said so
+    counters: dict[str, int] = field(default_factory=dict)  # as its last renewal told them
+    heard: bool = True  # by this controller; False after a restart, until it renews or watches
 
 
 @dataclass(eq=False)
 class Job:
-    """One epoch of a job. `slots` is its range on the switch; `number` and `epoch` stand in its packets."""
+    """One epoch of a job. `slots` is its range on the switch, empty until it has got one; `number` and `epoch` stand in its
+    packets."""
 
     name: str
     world_size: int
     slots: range
     number: int
-    epoch: int = 0  # 0 until the world is complete
+    tenant: str
+    demand: Demand
+    born_at: float  # when its first rank joined
+    epoch: int = 0  # 0 until the job is being installed
     state: State = State.FORMING
     members: dict[int, Member] = field(default_factory=dict)  # by rank
     ended: Ended | None = None
     verdict_at: float | None = None  # when the ranks' descriptions are due
     ask_at: float = 0.0  # when those who stay are asked again whether they wait for those who left
+    queue_until: float = 0.0  # while QUEUED: when it gives up
+    active_at: float | None = None  # when a rank last told of another finished collective; None: they tell of none
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """What its ranks have in common: tenants need not know each other's names."""
+        return self.tenant, self.name
 
     def __str__(self) -> str:
-        return f"job {self.name!r} ({self.state.value}, {len(self.members)} of {self.world_size} ranks)"
+        tenant = f" of tenant {self.tenant!r}" if self.tenant else ""
+        return f"job {self.name!r}{tenant} ({self.state.value}, {len(self.members)} of {self.world_size} ranks)"
+
+    def idle_s(self, now: float) -> float:
+        """Seconds since a rank told of another finished collective; 0 where they tell of none."""
+        return 0.0 if self.active_at is None else max(now - self.active_at, 0.0)
+
+
+@dataclass(frozen=True)
+class _Promise:
+    """Slots that are kept for a job that shrinks, until its ranks have joined again, or until `until`."""
+
+    slots: range
+    until: float
 
 
 @dataclass(frozen=True)
@@ -159,10 +217,11 @@ class Admit:
 
 @dataclass(frozen=True)
 class Dismiss:
-    """This member's pending join fails with the sentence."""
+    """This member's pending join fails with the sentence; `kind` as if join() had raised it."""
 
     member: Member
     sentence: str
+    kind: type[Refused] = Refused
 
 
 @dataclass(frozen=True)
@@ -206,19 +265,27 @@ class Registry:
         default_slots: int,
         elements: int,
         lease_s: float,
+        idle_s: float,
         epoch_floor: int,
     ) -> None:
-        """`epoch_floor`: an epoch that the switch has not seen, nor those that follow (see first_epoch and raise_epochs)."""
+        """`idle_s`: a job that summed nothing for so long ends when somebody else needs its slots. `epoch_floor`: an epoch that
+        the switch has not seen, nor those that follow (see first_epoch and raise_epochs)."""
         self._fabric = fabric
         self._total_slots = total_slots
         self._max_workers = max_workers
         self._default_slots = default_slots
         self.elements = elements
         self._lease_s = lease_s
+        self._idle_s = idle_s
         self._next_epoch = epoch_floor
         self._next_number = 1
         self._jobs: list[Job] = []  # all that hold slots: every state
         self._member_jobs: dict[str, Job] = {}  # by key, for members of jobs that have not ended
+        self._queue: list[Job] = []  # QUEUED ones, the first come first
+        self._promises: dict[tuple[str, str], _Promise] = {}  # by the job's identity
+        self._away: tuple[str, float] | None = None  # the switch does not answer: a sentence, and since when
+        self._incarnation: int | None = None  # of the program on the switch
+        self._ticked_at: float | None = None
         self._effects: list[Effect] = []
         self.history: deque[Job] = deque(maxlen=HISTORY)  # the latest last
 
@@ -229,7 +296,7 @@ class Registry:
 
     @property
     def free_slots(self) -> int:
-        return self._total_slots - sum(len(job.slots) for job in self._jobs)
+        return sum(map(len, self._gaps()))
 
     def take_effects(self) -> list[Effect]:
         """What has to be done since the last call, in order."""
@@ -241,18 +308,21 @@ class Registry:
         self._next_epoch = max(self._next_epoch, seen + 1)
 
     def _take_epoch(self) -> int:
-        epoch = self._next_epoch % _EPOCHS or 1  # 0 means "none yet"
+        alive = {job.epoch for job in self._jobs} | {0}  # 0 means "none yet"
+        while (epoch := self._next_epoch % _EPOCHS) in alive:
+            self._next_epoch += 1
         self._next_epoch = epoch + 1
         return epoch
 
     # --- joining ---------------------------------------------------------------------------------------------------
 
-    def join(self, application: Application) -> Member:
-        """A rank joins; it is admitted by the effect Admit or turned away by Dismiss. Raises Refused at once if it cannot be.
+    def join(self, application: Application, tenant: Tenant, now: float) -> Member:
+        """A rank of a job of `tenant` joins; it is admitted by the effect Admit or turned away by Dismiss. Raises Refused, or
+        one of its kinds, at once if it cannot be.
 
         Ranks that disagree on the shape of the world end the forming job for all of them: it could never complete.
         """
-        job = self._forming(application.job_name)
+        job = self._forming((application.tenant, application.job_name))
         if job is not None:
             self._check_agreement(job, application)
         self._check_rank(application)
@@ -262,24 +332,54 @@ class Registry:
                 f"{self.elements}: ask for that, or start the controller with {application.elements}"
             )
         self._check_unique(application)
+        attachment = self._attach(application, {} if job is None else _load([job]))
         if job is None:
-            attachment = self._attach(application, {})
-            job = Job(application.job_name, application.world_size, self._allocate(application), self._number())
-            self._jobs.append(job)
-        else:
-            attachment = self._attach(application, _load([job]))
+            job = self._open(application, tenant, now)
         member = Member(secrets.token_hex(16), application, attachment)
         job.members[application.rank] = member
         self._member_jobs[member.key] = job
         if len(job.members) == job.world_size:
-            job.state = State.INSTALLING
-            job.epoch = self._take_epoch()
-            self._effects.append(Install(job))
+            if job.slots:
+                self._install(job)
+            else:
+                job.state = State.QUEUED
+                job.queue_until = now + (max(each.application.queue_s for each in job.members.values()) or CLEANING_S)
+                self._queue.append(job)
+                self._serve_queue(now)
         return member
+
+    def _open(self, application: Application, tenant: Tenant, now: float) -> Job:
+        """The first rank of a job has come: the job, with its slots if it gets them now. Raises Refused."""
+        identity = (application.tenant, application.job_name)
+        promise = self._promises.get(identity)
+        demand = Demand(len(promise.slots), len(promise.slots)) if promise else self._demand(application, tenant)
+        self._check_limits(application, tenant)
+        job = Job(
+            application.job_name,
+            application.world_size,
+            range(0),
+            self._number(),
+            application.tenant,
+            demand,
+            now,
+        )
+        slots = None if self._queue and promise is None else self._allocate(job)
+        if slots is None and promise is None and not application.queue_s and (self._queue or not self._make_room(job, now)):
+            raise Full(self._shortage(job))
+        job.slots = slots or range(0)
+        self._jobs.append(job)
+        return job
+
+    def _install(self, job: Job) -> None:
+        job.state = State.INSTALLING
+        job.epoch = self._take_epoch()
+        self._effects.append(Install(job))
 
     def _check_rank(self, application: Application) -> None:
         if not application.job_name:
             raise Refused("the job has no name; give all its ranks the same one")
+        if len(application.job_name) > MAX_NAME:
+            raise Refused(f"the job's name has {len(application.job_name)} characters; {MAX_NAME} at most are possible")
         if not 1 <= application.world_size <= self._max_workers:
             raise Refused(
                 f"a world of {application.world_size} is not possible: a switch slot counts 1 to {self._max_workers} workers, "
@@ -292,12 +392,18 @@ class Registry:
             )
         if not 1 <= application.data_port <= 65535:
             raise Refused(f"data port {application.data_port} is not a UDP port (1 to 65535)")
+        if application.slots and application.least_slots > application.slots:
+            raise Refused(
+                f"{application} asks for {application.slots} slots, but at least {application.least_slots}: "
+                "the least cannot be the more"
+            )
 
     def _check_agreement(self, job: Job, application: Application) -> None:
         first = next(iter(job.members.values())).application
         for what, mine, theirs in (
             ("the world size", application.world_size, first.world_size),
             ("slots", application.slots, first.slots),
+            ("the least slots", application.least_slots, first.least_slots),
             ("elements a packet", application.elements, first.elements),
         ):
             if mine != theirs:
@@ -316,16 +422,50 @@ class Registry:
                 other = member.application
                 if member.left:
                     continue
-                if job.name == application.job_name and other.rank == application.rank:
+                same_rank = job.identity == (application.tenant, application.job_name) and other.rank == application.rank
+                same_socket = (other.data_address, other.data_port) == (application.data_address, application.data_port)
+                if (same_rank or same_socket) and not member.heard:
+                    raise Unavailable(
+                        f"{other} is in job {job.name!r} since before the controller was started anew; whether it still lives "
+                        f"shows within {self._lease_s:g} s"
+                    )
+                if same_rank:
                     raise Refused(
                         f"{other} is in job {job.name!r} already ({job.state.value}); a second one came from host "
                         f"{application.host or 'unnamed'}, pid {application.pid}: give each job its own name"
                     )
-                if (other.data_address, other.data_port) == (application.data_address, application.data_port):
+                if same_socket:
                     raise Refused(
                         f"data socket {application.data_address}:{application.data_port} belongs to {other} of job "
                         f"{job.name!r}; give each worker a UDP socket of its own"
                     )
+
+    def _check_limits(self, application: Application, tenant: Tenant) -> None:
+        """Of jobs and workers; of slots, see _demand. A tenant without limits still cannot take all numbers for jobs that only
+        form."""
+        live = [job for job in self._jobs if job.tenant == tenant.name and job.state is not State.ENDED]
+        workers = sum(job.world_size for job in live)
+        for what, held, more, limit in (
+            ("jobs", len(live), 1, tenant.limits.jobs),
+            ("workers", workers, application.world_size, tenant.limits.workers),
+        ):
+            if limit is not None and held + more > limit:
+                raise _beyond_limit(application, tenant, what, held, limit, more)
+        forming = sum(job.state is State.FORMING for job in live)
+        if forming >= MAX_FORMING:
+            raise Full(f"{forming} jobs wait for ranks already; start those, or wait until they give up")
+
+    def _demand(self, application: Application, tenant: Tenant) -> Demand:
+        """The slots that it asks for, or fewer where its tenant may hold no more. Raises Refused beyond the tenant's limit."""
+        demand = Demand.of(application.slots, application.least_slots, self._default_slots)
+        limit = tenant.limits.slots
+        if limit is None:
+            return demand
+        live = [job for job in self._jobs if job.tenant == tenant.name and job.state is not State.ENDED]
+        held = sum(len(job.slots) or job.demand.most for job in live)
+        if held + demand.least > limit:
+            raise _beyond_limit(application, tenant, "slots", held, limit, demand.least)
+        return Demand(min(demand.most, limit - held), demand.least, demand.polite)
 
     def _attach(self, application: Application, job_load: Mapping[int, int]) -> Attachment:
         try:
@@ -333,27 +473,87 @@ class Registry:
         except ValueError as error:
             raise Refused(str(error)) from None
 
-    def _allocate(self, application: Application) -> range:
-        """The first gap that is large enough.
+    # --- slots -----------------------------------------------------------------------------------------------------
 
-        A job that asks for no number gets the default, but at most half of the largest gap: a job's groups, each one a job
-        here, or another user's, should still find some.
-        """
-        ends = [0, *(job.slots.stop for job in self._jobs)]
-        gaps = [
-            (stop, min([job.slots.start for job in self._jobs if job.slots.start >= stop], default=self._total_slots))
-            for stop in sorted(ends)
-        ]
-        largest = max(until - start for start, until in gaps)
-        wanted = application.slots or min(self._default_slots, max(largest // 2, LEAST_SLOTS))
-        for start, until in gaps:
-            if until - start >= wanted:
-                return range(start, start + wanted)
-        holders = ", ".join(f"{len(job.slots)} by {job}" for job in self._jobs) or "none held"
-        raise Full(
-            f"job {application.job_name!r} asks for {wanted} slots; {self.free_slots} of the switch's {self._total_slots} are "
-            f"free, {largest} of them in a row ({holders}): ask for fewer, or wait until a job ends"
+    def _gaps(self, without: Iterable[Job] = ()) -> list[range]:
+        """The free ranges, as they would be without these jobs."""
+        gone = set(map(id, without))
+        taken = [job.slots for job in self._jobs if job.slots and id(job) not in gone]
+        return gaps(self._total_slots, [*taken, *(promise.slots for promise in self._promises.values())])
+
+    def _allocate(self, job: Job) -> range | None:
+        """The slots that are kept for the job, or some that are free; None if there are none yet."""
+        promise = self._promises.get(job.identity)
+        if promise is None:
+            return job.demand.take(self._gaps())
+        if any(overlap(promise.slots, other.slots) for other in self._jobs):  # it is not off the switch yet
+            return None
+        return self._promises.pop(job.identity).slots
+
+    def _make_room(self, asker: Job, now: float) -> bool:
+        """Whether there will be slots for it once jobs are off the switch that have ended, or that are idle and end now: as few
+        of those as it takes, the longest idle first."""
+        ended = [job for job in self._jobs if job.state is State.ENDED]
+        idle = [job for job in self._jobs if job.state is State.RUNNING and job.active_at is not None]
+        idle = sorted((job for job in idle if job.idle_s(now) >= self._idle_s), key=lambda job: -job.idle_s(now))
+        for count in range(len(idle) + 1):
+            if asker.demand.take(self._gaps([*ended, *idle[:count]])) is not None:
+                for job in idle[:count]:
+                    sentence = (
+                        f"job {job.name!r} summed nothing for {job.idle_s(now):.0f} s, and job {asker.name!r} needs its slots"
+                    )
+                    self._end(job, Ended(Cause.IDLE, sentence))
+                return True
+        return False
+
+    def _serve_queue(self, now: float) -> None:
+        """Slots for those who wait, in order; who has waited for too long is turned away."""
+        blocked = False
+        for job in list(self._queue):
+            promised = job.identity in self._promises
+            if blocked and not promised:
+                continue
+            slots = self._allocate(job)
+            if slots is not None:
+                self._queue.remove(job)
+                job.slots = slots
+                self._install(job)
+            elif not promised:
+                blocked = True
+                self._make_room(job, now)
+        for job in list(self._queue):
+            if now >= job.queue_until:
+                self._dissolve(job, f"{self._shortage(job)} (it waited for as long as it wanted to)", Full)
+
+    def _shortage(self, job: Job) -> str:
+        """Why it gets no slots, with numbers."""
+        free = self._gaps()
+        holders = [f"{len(each.slots)} by {each}" for each in self._jobs if each.slots]
+        holders += [f"{len(promise.slots)} kept for job {name!r}" for (_, name), promise in self._promises.items()]
+        before = self._queue[: self._queue.index(job)] if job in self._queue else self._queue
+        waiting = "".join(f"; {each} waits for {each.demand} before it" for each in before)
+        return (
+            f"job {job.name!r} asks for {job.demand}; {sum(map(len, free))} of the switch's {self._total_slots} are "
+            f"free, {max(map(len, free), default=0)} of them in a row ({', '.join(holders) or 'none held'}){waiting}: "
+            "ask for fewer, or wait until a job ends"
         )
+
+    def shrink(self, name: str, slots: int, tenant: Tenant, now: float) -> None:
+        """A running job ends, to go on with fewer slots when its ranks join again. Raises Unknown or Refused."""
+        named = [job for job in self._jobs if job.name == name and job.state is State.RUNNING]
+        seen = [job for job in named if tenant.operator or job.tenant == tenant.name]
+        seen = [job for job in seen if job.tenant == tenant.name] or seen
+        if not seen:
+            raise Unknown(f"no job {name!r} is running; `switchsum jobs` lists those that are")
+        if len(seen) > 1:
+            tenants = ", ".join(repr(job.tenant) for job in seen)
+            raise Refused(f"several tenants run a job {name!r} ({tenants}); let one of theirs ask")
+        (job,) = seen
+        if not 1 <= slots < len(job.slots):
+            raise Refused(f"job {name!r} holds {len(job.slots)} slots: it can shrink to 1 to {len(job.slots) - 1}, not {slots}")
+        sentence = f"job {name!r} is to go on with {slots} of its {len(job.slots)} slots"
+        self._promises[job.identity] = _Promise(range(job.slots.start, job.slots.start + slots), now + PROMISE_S)
+        self._end(job, Ended(Cause.SHRUNK, sentence))
 
     def _number(self) -> int:
         """The free job number that has been free for longest."""
@@ -370,6 +570,9 @@ class Registry:
         job = self._member_jobs.get(key)
         if job is None:
             return
+        if job.state is State.QUEUED:
+            self._queue.remove(job)
+            job.state = State.FORMING
         if job.state is not State.FORMING:
             self.lose(key, "went away")
             return
@@ -384,6 +587,9 @@ class Registry:
         job = self._member_jobs.get(key)
         if job is None:
             return
+        if job.state is State.QUEUED:
+            self._dissolve(job, f"{self._shortage(job)} ({waited_s:g} s were too short)", Full)
+            return
         if job.state is not State.FORMING:
             self.lose(key, f"was not admitted within {waited_s:g} s, because the switch was slow, and gave up")
             return
@@ -395,12 +601,14 @@ class Registry:
             f"missing: {_ranks(missing)}; here: {here}. See why the missing ones did not start",
         )
 
-    def _dissolve(self, job: Job, sentence: str) -> None:
-        """Every waiting member of a forming job is dismissed; nothing was installed, so nothing is left."""
+    def _dissolve(self, job: Job, sentence: str, kind: type[Refused] = Refused) -> None:
+        """Every waiting member of a job is dismissed; nothing was installed, so nothing is left."""
         self._jobs.remove(job)
+        if job in self._queue:
+            self._queue.remove(job)
         for member in job.members.values():
             del self._member_jobs[member.key]
-            self._effects.append(Dismiss(member, sentence))
+            self._effects.append(Dismiss(member, sentence, kind))
 
     # --- running ---------------------------------------------------------------------------------------------------
 
@@ -433,12 +641,20 @@ class Registry:
         found = self.job_of(key)
         return found if found is not None and found[0].state is State.RUNNING else None
 
-    def renew(self, key: str, now: float) -> bool:
-        """Keep a member's lease; False if its epoch is over."""
+    def renew(self, key: str, now: float, counters: Mapping[str, int] | None = None) -> bool:
+        """Keep a member's lease; False if its epoch is over. `counters`: of this rank in this epoch, by name; "collectives",
+        the finished ones, tells whether the job is idle."""
         found = self._admitted(key)
         if found is None:
             return False
-        found[1].lease_until = now + self._lease_s
+        job, member = found
+        member.heard = True
+        if not member.left:
+            member.lease_until = now + self._lease_s
+        if counters:
+            if counters.get("collectives", 0) != member.counters.get("collectives"):
+                job.active_at = now
+            member.counters = dict(counters)
         return True
 
     def leave(self, key: str) -> None:
@@ -452,7 +668,7 @@ class Registry:
             return
         member.left, member.lease_until = True, None
         if all(other.left for other in job.members.values()):
-            self._end(job, Ended(Cause.FINISHED, f"every rank of job {job.name!r} left"))
+            self._finish(job)
 
     def lose(self, key: str, how: str) -> None:
         """A member is gone ("rank 3 (host b, pid 7) {how}"): the epoch ends for all others. Nothing if it had left."""
@@ -460,7 +676,7 @@ class Registry:
         if found is None or found[1].left:
             return
         job, member = found
-        if job.state is State.FORMING:
+        if job.state in (State.FORMING, State.QUEUED):
             self.withdraw(key)
         else:
             self._lose([member], job, how)
@@ -503,21 +719,81 @@ class Registry:
             self._end(job, Ended(cause, f"{member.application} cannot go on: {detail}", (member.application.rank,)))
 
     def tick(self, now: float) -> None:
-        """Let time pass: leases run out, descriptions are due."""
+        """Let time pass: leases run out, descriptions are due, who waits for slots gets them or gives up."""
+        if self._ticked_at is not None and now - self._ticked_at > self._lease_s / 2:
+            # This process was stopped or starved, and heard nothing: that says nothing about its members.
+            for member in (member for job in self._jobs for member in job.members.values()):
+                if member.lease_until is not None:
+                    member.lease_until = max(member.lease_until, now + self._lease_s)
+        self._ticked_at = now
+        if self._away is not None and now - self._away[1] >= self._lease_s:
+            self.end_all(Cause.SWITCH_LOST, self._away[0])
         for job in list(self._jobs):
             expired = [m for m in job.members.values() if m.lease_until is not None and m.lease_until <= now]
             if job.state is State.RUNNING and expired:
                 self._lose(expired, job, f"did not renew its lease for {self._lease_s:g} s: it died, hangs or is cut off")
             self._judge(job, now)
             self._ask_the_rest(job, now)
+        self._promises = {identity: kept for identity, kept in self._promises.items() if now < kept.until}
+        self._serve_queue(now)
 
     def end_all(self, cause: Cause, sentence: str) -> None:
         """Every job ends, and every waiting rank is turned away, for the same reason."""
         for job in list(self._jobs):
-            if job.state is State.FORMING:
-                self._dissolve(job, sentence)
+            if job.state in (State.FORMING, State.QUEUED):
+                self._dissolve(job, sentence, Unavailable)
             else:
-                self._end(job, Ended(cause, sentence))
+                self._end(job, Ended(cause, sentence), Unavailable)
+
+    # --- the switch ------------------------------------------------------------------------------------------------
+
+    def switch_away(self, sentence: str, now: float) -> None:
+        """The switch does not answer. The packets may still find it, so jobs end only if it stays away for a lease."""
+        if self._away is None:
+            self._away = (sentence, now)
+
+    def restore(self, jobs: Iterable[Job], next_epoch: int, incarnation: int | None) -> None:
+        """What an earlier controller wrote down: its running jobs, its next epoch, the program that was on the switch. Leases
+        begin with switch_back()."""
+        self._incarnation = incarnation
+        self.raise_epochs(next_epoch - 1)
+        for job in jobs:
+            self._jobs.append(job)
+            for member in job.members.values():
+                member.heard = False
+                self._member_jobs[member.key] = job
+            if all(member.left for member in job.members.values()):
+                self._finish(job)
+
+    def switch_found(self, incarnation: int, epochs_seen: int) -> list[Job]:
+        """The switch answers, with this incarnation of the program, and entries of epochs up to `epochs_seen` (0: none).
+        Returns the jobs whose entries it shall hold; running ones have ended if theirs went with another incarnation."""
+        self.raise_epochs(epochs_seen)
+        known, self._incarnation = self._incarnation, incarnation
+        for job in list(self._jobs):
+            if job.state is State.RUNNING and known != incarnation:
+                sentence = f"the switch was started anew, and what it held of job {job.name!r} is gone; join again"
+                self._end(job, Ended(Cause.SWITCH_LOST, sentence))
+        return [job for job in self._jobs if job.state in (State.INSTALLING, State.RUNNING)]
+
+    def switch_back(self, now: float) -> None:
+        """The switch holds what it shall. Members that an earlier controller admitted get a fresh lease."""
+        self._away = None
+        for job in self._jobs:
+            for member in job.members.values():
+                if job.state is State.RUNNING and not member.left and not member.heard:
+                    member.lease_until = now + self._lease_s
+
+    def forget(self, sentence: str) -> None:
+        """Another controller is in charge: who waits is turned away, and what runs is its affair now."""
+        for job in self._jobs:
+            if job.state in (State.FORMING, State.QUEUED, State.INSTALLING):
+                self._effects += [Dismiss(member, sentence, Unavailable) for member in job.members.values()]
+        self._jobs.clear()
+        self._member_jobs.clear()
+        self._queue.clear()
+        self._promises.clear()
+        self._away = self._incarnation = None
 
     def _judge(self, job: Job, now: float) -> None:
         if job.state is not State.RUNNING or job.verdict_at is None:
@@ -558,22 +834,35 @@ class Registry:
         ranks = tuple(sorted(member.application.rank for member in lost))
         self._end(job, Ended(Cause.LOST_WORKER, f"lost a worker of job {job.name!r}: {names} {how}", ranks))
 
-    def _end(self, job: Job, ended: Ended) -> None:
+    def _finish(self, job: Job) -> None:
+        self._end(job, Ended(Cause.FINISHED, f"every rank of job {job.name!r} left"))
+
+    def _end(self, job: Job, ended: Ended, kind: type[Refused] = Refused) -> None:
+        """`kind`: what members hear that wait for admission."""
         if job.state is State.ENDED:
             return
         admitted = job.state is State.RUNNING
         job.state, job.ended, job.verdict_at = State.ENDED, ended, None
         for member in job.members.values():
             del self._member_jobs[member.key]
-            self._effects.append(End(member, ended) if admitted else Dismiss(member, ended.reason))
+            self._effects.append(End(member, ended) if admitted else Dismiss(member, ended.reason, kind))
         self._effects.append(Uninstall(job))
 
-    def _forming(self, name: str) -> Job | None:
-        return next((job for job in self._jobs if job.name == name and job.state is State.FORMING), None)
+    def _forming(self, identity: tuple[str, str]) -> Job | None:
+        return next((job for job in self._jobs if job.identity == identity and job.state is State.FORMING), None)
 
 
 def _member(job: Job, key: str) -> Member:
     return next(member for member in job.members.values() if member.key == key)
+
+
+def _beyond_limit(application: Application, tenant: Tenant, what: str, held: int, limit: int, more: int) -> Refused:
+    """Full where waiting helps."""
+    kind, remedy = (Refused, "use fewer") if more > limit else (Full, "wait until one of its jobs ends")
+    return kind(
+        f"tenant {tenant.name!r} holds {held} of its {limit} {what}, and job {application.job_name!r} needs {more}: "
+        f"{remedy}, or have the limit raised"
+    )
 
 
 def _load(jobs: list[Job]) -> dict[int, int]:

@@ -1,6 +1,7 @@
 """What a controller is told at its start."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from switchsum.p4src.layout import DEFAULT_ELEMENTS, SLOTS
 
@@ -9,6 +10,7 @@ DEFAULT_SWITCH = "127.0.0.1:9559"  # the port that IANA assigned to P4Runtime
 # Twice the bandwidth-delay product of a 1 Gbit/s link with 2 ms there and back is 470 packets of 256 elements.
 DEFAULT_SLOTS = 512
 DEFAULT_LEASE_S = 5.0
+DEFAULT_IDLE_S = 600.0
 DEFAULT_CONNECT_TIMEOUT_S = 10.0
 
 
@@ -19,7 +21,8 @@ class ControllerOptions:
     `switch`, `listen`: "HOST:PORT" or "unix:PATH" of the switch's P4Runtime server and of the job service, which may listen at
     several (port 0: any free one). `election_id`: the highest at a switch is in charge. `layout`: "lanes" (softswitch) or
     "wide" (BMv2). `loss_in`, `loss_out`: share of packets the switch drops on purpose at every port, in [0, 1). `slots`: what
-    a job gets that asks for none.
+    a job gets that asks for none. `idle_s`: a job that summed nothing for so long ends when somebody else needs its slots.
+    `state`: the file in which epochs and running jobs outlive the controller; None: they do not.
     """
 
     switch: str = DEFAULT_SWITCH
@@ -32,7 +35,9 @@ class ControllerOptions:
     loss_out: float = 0.0
     slots: int = DEFAULT_SLOTS
     lease_s: float = DEFAULT_LEASE_S
+    idle_s: float = DEFAULT_IDLE_S
     connect_timeout_s: float = DEFAULT_CONNECT_TIMEOUT_S
+    state: Path | None = None
 
     def __post_init__(self) -> None:
         _check_address("switch", self.switch, lowest_port=1)
@@ -45,6 +50,7 @@ class ControllerOptions:
             ("election_id", self.election_id, 1, 2**128 - 1, ""),
             ("slots", self.slots, 1, SLOTS, ""),
             ("lease", self.lease_s, 0.1, 3600, " seconds"),
+            ("idle", self.idle_s, 0.1, 7 * 86400, " seconds"),
             ("connect_timeout", self.connect_timeout_s, 0.1, 3600, " seconds"),
         ):
             if not low <= value <= high:

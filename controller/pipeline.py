@@ -7,6 +7,7 @@ file's name promises; that every table the controller writes exists. Each failur
 
 import hashlib
 import json
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,18 @@ from switchsum.p4src.layout import ELEMENT_CHOICES, HEADER_DTYPE, WIRE_VERSION
 LAYOUTS = ("lanes", "wide")  # one register per element (softswitch, hardware); one wide register (BMv2)
 PROGRAM = ("switchsum", "1")  # P4Info's pkg_info: name and version
 
+_INCARNATION_BITS = 32  # of a cookie; the others are the program's digest
+
 _REMEDY = "run `make p4`, or install this release of switchsum again"
 
 
 @dataclass(frozen=True)
 class Build:
-    """One compiled program. `cookie` is a digest of both files: equal cookies mean equal programs."""
+    """One compiled program. `cookie` begins with a digest of both files: equal beginnings mean equal programs.
+
+    The rest is chance, drawn for each load: so a controller that finds its program on the switch also knows whether the
+    switch has been started anew since, and another controller has loaded it again.
+    """
 
     description: str  # such as "switchsum 1, 256 elements, lanes"
     elements: int
@@ -36,6 +43,14 @@ class Build:
     device_config: bytes
     cookie: int
     names: P4Names
+
+    def incarnation(self) -> int:
+        """A cookie under which to load the program."""
+        return self.cookie | secrets.randbits(_INCARNATION_BITS)
+
+    def is_incarnation(self, cookie: int) -> bool:
+        """Whether this program was loaded under the cookie."""
+        return cookie >> _INCARNATION_BITS == self.cookie >> _INCARNATION_BITS
 
 
 def build_folder() -> Path:
@@ -66,7 +81,7 @@ def load(layout: str, elements: int, folder: Path | None = None) -> Build:
         elements=elements,
         p4info=p4info,
         device_config=config,
-        cookie=int.from_bytes(hashlib.sha256(config + info).digest()[:8], "big"),
+        cookie=int.from_bytes(hashlib.sha256(config + info).digest()[:4], "big") << _INCARNATION_BITS,
         names=names,
     )
 

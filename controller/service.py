@@ -1,6 +1,6 @@
 """The job service: gRPC calls in, the registry's decisions out to waiting calls, event streams and the switch.
 
-One lock guards the registry; no call to the switch and no wait happens under it.
+One lock guards the registry; no call to the switch, no wait and no write to a disk happens under it.
 """
 
 import logging
@@ -11,18 +11,25 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from urllib.parse import unquote
 
 import grpc
 
 from switchsum.controller import jobs
-from switchsum.controller.jobs import Application, Cause, Ended, Full, Job, Refused, Registry, State
+from switchsum.controller.errors import StateError
+from switchsum.controller.jobs import Application, Cause, Ended, Full, Job, Refused, Registry, State, Unavailable, Unknown
+from switchsum.controller.ledger import Kept, Ledger
 from switchsum.controller.switch_keeper import JobCounts, SwitchCounts, SwitchKeeper
+from switchsum.controller.tenants import ANYBODY, Tenant
 from switchsum.p4src.layout import SLOTS, WIRE_VERSION
 from switchsum.protos import job_pb2 as pb
 from switchsum.protos.job_rpc import JobServicer
 
 JOIN_PATIENCE_S = 30.0  # for a client that sets no deadline
+LONGEST_PATIENCE_S = 3600.0  # a forming job holds slots
+MAX_TEXT = 1000  # characters of what a client says of itself; the rest is cut off
+MAX_COUNTERS = 64  # of one member
 COUNT_TIMEOUT_S = 5.0
 TICK_S = 0.1  # how late a lease may be found to have run out
 _REPLY_MARGIN_S = 0.5  # the sentence that names missing ranks must reach the client before its own deadline does
@@ -31,11 +38,19 @@ logger = logging.getLogger(__name__)
 
 _GONE = object()  # the client of a waiting join went away
 
+_CODES = {
+    Refused: grpc.StatusCode.FAILED_PRECONDITION,
+    Full: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Unavailable: grpc.StatusCode.UNAVAILABLE,
+    Unknown: grpc.StatusCode.NOT_FOUND,
+}
+
 
 @dataclass(eq=False)
 class _Desk:
     """Where one member is served: its pending join, and its event streams."""
 
+    tenant: str
     answer: "queue.SimpleQueue[jobs.Admit | jobs.Dismiss | object]" = field(default_factory=queue.SimpleQueue)
     streams: "set[queue.SimpleQueue[pb.JobEvent | None]]" = field(default_factory=set)
     ended: pb.JobEvent | None = None
@@ -49,12 +64,17 @@ class _Desk:
 class JobService(JobServicer):
     """The servicer, and the keeper's listener. `serve(keeper)` before the first call; `stop()` at the end."""
 
-    def __init__(self, registry: Registry, *, lease_s: float, pipeline: str, switch_address: str) -> None:
+    def __init__(
+        self, registry: Registry, ledger: Ledger | None, *, lease_s: float, pipeline: str, switch_address: str
+    ) -> None:
         self._registry = registry
+        self._ledger = ledger
         self._lease_s = lease_s
         self._pipeline = pipeline
         self._switch_address = switch_address
         self._keeper: SwitchKeeper | None = None
+        self._standby = ""  # another controller is in charge: a sentence that says so
+        self._started_at = time.monotonic()
         self._lock = threading.Lock()
         self._desks: dict[str, _Desk] = {}
         self._final: dict[int, JobCounts] = {}  # by epoch, of jobs in the registry's history
@@ -84,50 +104,57 @@ class JobService(JobServicer):
     # --- calls -----------------------------------------------------------------------------------------------------
 
     def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinReply:
-        """Waits for the world; what is refused ends with FAILED_PRECONDITION and one sentence."""
+        """Waits for the world; what is refused ends with one sentence and FAILED_PRECONDITION, RESOURCE_EXHAUSTED (others have
+        the slots) or UNAVAILABLE (try again, or another controller)."""
+        tenant = self._tenant(context)
         remaining_s = context.time_remaining()
-        patience_s = JOIN_PATIENCE_S if remaining_s is None else remaining_s
+        patience_s = JOIN_PATIENCE_S if remaining_s is None else min(remaining_s, LONGEST_PATIENCE_S)
         if request.wire_version != WIRE_VERSION:
             raise _refusal(
                 context,
-                f"rank {request.rank} of job {request.job_name!r} speaks wire version {request.wire_version:#x}, this "
+                f"rank {request.rank} of job {_cut(request.job_name)!r} speaks wire version {request.wire_version:#x}, this "
                 f"controller and its switch {WIRE_VERSION:#x}: install the same release of switchsum on both",
             )
         application = Application(
             job_name=request.job_name,
             rank=request.rank,
             world_size=request.world_size,
-            host=request.host,
+            host=_cut(request.host),
             pid=request.pid,
-            data_address=request.data_address or _caller(context),
+            data_address=_cut(request.data_address) or _caller(context),
             data_port=request.data_port,
             slots=request.slots,
             elements=request.elements,
+            least_slots=request.least_slots,
+            queue_s=request.queue_ms / 1000,
+            tenant=tenant.name,
         )
         try:
-            key, desk = self._enter(application)
+            key, desk = self._enter(application, tenant)
         except Refused as refused:
-            logger.info("refused %s of job %r: %s", application, application.job_name, refused)
-            code = grpc.StatusCode.RESOURCE_EXHAUSTED if isinstance(refused, Full) else grpc.StatusCode.FAILED_PRECONDITION
-            raise _refusal(context, str(refused), code) from None
+            logger.info("refused %s of job %r: %s", application, _cut(application.job_name), refused)
+            raise _refusal(context, str(refused), _CODES[type(refused)]) from None
         if not context.add_callback(lambda: desk.answer.put(_GONE)):
             desk.answer.put(_GONE)
         answer = self._await(key, desk, patience_s)
         if isinstance(answer, jobs.Admit):
             return self._admission(answer)
         if isinstance(answer, jobs.Dismiss):
-            raise _refusal(context, answer.sentence)
+            raise _refusal(context, answer.sentence, _CODES[answer.kind])
         with self._acting():
             self._registry.withdraw(key)
         raise _refusal(context, "the caller went away")
 
     def Watch(self, request: pb.MemberRequest, context: grpc.ServicerContext) -> Iterator[pb.JobEvent]:
         """Ready, then what happens, EpochEnded last."""
+        self._check_serving(context)
+        tenant = self._tenant(context)
         stream: queue.SimpleQueue[pb.JobEvent | None] = queue.SimpleQueue()
         with self._lock:
-            desk = self._desks.get(request.member)
+            desk = self._desk(request.member, tenant)
             if desk is not None:
                 desk.streams.add(stream)
+                self._registry.renew(request.member, time.monotonic())  # a sign of life
                 if desk.ended is not None:
                     stream.put(desk.ended)
                 elif self._stopped.is_set():
@@ -140,7 +167,8 @@ class JobService(JobServicer):
             stream.put(None)
             with self._acting():
                 desk.streams.discard(stream)
-                self._registry.lose(request.member, "broke off: its process ended, or its link to the controller did")
+                if self._desks.get(request.member) is desk and not desk.streams:
+                    self._registry.lose(request.member, "broke off: its process ended, or its link to the controller did")
 
         if not context.add_callback(closed):
             closed()
@@ -150,45 +178,78 @@ class JobService(JobServicer):
             yield event
             if event.HasField("epoch_ended"):
                 return
+        self._check_serving(context)
 
     def Renew(self, request: pb.RenewRequest, context: grpc.ServicerContext) -> pb.RenewReply:
+        self._check_serving(context)
+        tenant = self._tenant(context)
+        counters = dict(islice(((_cut(name), value) for name, value in request.counters.items()), MAX_COUNTERS))
         with self._lock:
-            alive = self._registry.renew(request.member, time.monotonic())
+            known = self._desk(request.member, tenant) is not None
+            alive = known and self._registry.renew(request.member, time.monotonic(), counters)
         if not alive:
             context.abort(grpc.StatusCode.NOT_FOUND, _UNKNOWN_MEMBER)
         return pb.RenewReply()
 
     def Report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportReply:
+        self._check_serving(context)
+        tenant = self._tenant(context)
         now = time.monotonic()
         kinds = pb.ReportRequest
+        if request.kind not in (kinds.MISMATCH, kinds.DESCRIPTION, kinds.SWITCH_SILENT, kinds.FAILURE):
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{request.kind} is not a kind of report")
+        collective, detail = _cut(request.collective), _cut(request.detail)
         with self._acting():
-            if request.kind == kinds.MISMATCH:
-                self._registry.report_mismatch(request.member, request.collective, now)
-            elif request.kind == kinds.DESCRIPTION:
-                self._registry.describe(request.member, request.collective, now)
-            elif request.kind in (kinds.SWITCH_SILENT, kinds.FAILURE):
+            known = self._desk(request.member, tenant) is not None
+            if known and request.kind == kinds.MISMATCH:
+                self._registry.report_mismatch(request.member, collective, now)
+            elif known and request.kind == kinds.DESCRIPTION:
+                self._registry.describe(request.member, collective, now)
+            elif known:
                 cause = Cause.FAILED if request.kind == kinds.FAILURE else Cause.SWITCH_LOST
-                told = not request.collective or request.collective in request.detail
-                where = "" if told else f" (in {request.collective})"
-                self._registry.report_failure(request.member, f"{request.detail}{where}", cause)
-            else:
-                context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{request.kind} is not a kind of report")
+                told = not collective or collective in detail
+                where = "" if told else f" (in {collective})"
+                self._registry.report_failure(request.member, f"{detail}{where}", cause)
+        if not known:
+            context.abort(grpc.StatusCode.NOT_FOUND, _UNKNOWN_MEMBER)
         return pb.ReportReply()
 
     def Leave(self, request: pb.MemberRequest, context: grpc.ServicerContext) -> pb.LeaveReply:
+        """A standby too lets nobody leave: that is how clients knock."""
+        tenant = self._tenant(context)
+        if not request.member:
+            return pb.LeaveReply()
+        self._check_serving(context)
         with self._acting():
-            self._registry.leave(request.member)
-            desk = self._desks.get(request.member)
-            if desk is not None and desk.ended is None:
-                desk.tell(None)
+            desk = self._desk(request.member, tenant)
+            found = None if desk is None else self._registry.job_of(request.member)
+            if desk is not None:
+                self._registry.leave(request.member)
+                if desk.ended is None:
+                    desk.tell(None)
+        if found is not None and self._ledger is not None:
+            job, member = found
+            try:
+                self._ledger.leave(job.epoch, member.application.rank)
+            except StateError as error:
+                logger.error("job %r, epoch %d: %s", job.name, job.epoch, error)
         return pb.LeaveReply()
 
     def Shrink(self, request: pb.ShrinkRequest, context: grpc.ServicerContext) -> pb.ShrinkReply:
-        raise NotImplementedError
+        self._check_serving(context)
+        tenant = self._tenant(context)
+        try:
+            with self._acting():
+                self._registry.shrink(_cut(request.job_name), request.slots, tenant, time.monotonic())
+        except Refused as refused:
+            raise _refusal(context, str(refused), _CODES[type(refused)]) from None
+        return pb.ShrinkReply()
 
     def Inspect(self, request: pb.InspectRequest, context: grpc.ServicerContext) -> pb.InspectReply:
-        """Counters of running jobs are read now; those of ended ones were read when they ended."""
+        """Counters of running jobs are read now; those of ended ones were read when they ended. A tenant that is no operator
+        sees its own jobs."""
         assert self._keeper is not None
+        tenant = self._tenant(context)
         with self._lock:
             current = list(self._registry.jobs)
         counted = self._keeper.count([job for job in current if job.epoch], COUNT_TIMEOUT_S)
@@ -201,23 +262,48 @@ class JobService(JobServicer):
             pipeline=self._pipeline,
             switch_address=self._switch_address,
             switch_problem=self._keeper.problem or ("" if counted else "the switch does not answer for its counters"),
+            standby=bool(self._standby),
+            uptime_s=time.monotonic() - self._started_at,
         )
         with self._lock:
+            now = time.monotonic()
             reply.slots_free = self._registry.free_slots
-            listed = [*self._registry.jobs, *reversed(self._registry.history)]
-            reports = [_report(job, self._final.get(job.epoch) or by_epoch.get(job.epoch) or JobCounts()) for job in listed]
-        reply.jobs.extend(reports)
+            for job in (*self._registry.jobs, *reversed(self._registry.history)):
+                if tenant.operator or tenant.name == job.tenant:
+                    counts = self._final.get(job.epoch) or by_epoch.get(job.epoch) or JobCounts()
+                    reply.jobs.append(_report(job, counts, now))
         return reply
 
     # --- what the keeper tells ---------------------------------------------------------------------------------------
 
-    def switch_ready(self, epochs_seen: int) -> None:
+    def switch_found(self, kept: Kept | None, incarnation: int, epochs_seen: int) -> list[Job]:
         with self._acting():
-            self._registry.raise_epochs(epochs_seen)
+            if kept is not None:
+                for job in kept.jobs:
+                    self._desks |= {member.key: _Desk(job.tenant) for member in job.members.values()}
+                self._registry.restore(kept.jobs, kept.next_epoch, kept.incarnation)
+            return self._registry.switch_found(incarnation, epochs_seen)
 
-    def switch_lost(self, sentence: str) -> None:
+    def switch_ready(self, jobs: list[Job]) -> None:
         with self._acting():
-            self._registry.end_all(Cause.SWITCH_LOST, sentence)
+            now = time.monotonic()
+            self._standby = ""
+            self._registry.switch_back(now)
+            for job in jobs:
+                self._registry.installed(job, now)
+
+    def switch_away(self, sentence: str) -> None:
+        with self._acting():
+            self._registry.switch_away(sentence, time.monotonic())
+
+    def standing_by(self, sentence: str) -> None:
+        with self._acting():
+            self._standby = sentence
+            self._registry.forget(sentence)
+            self._carry_out()
+            for desk in self._desks.values():
+                desk.tell(None)
+            self._desks.clear()
 
     def job_installed(self, job: Job) -> None:
         with self._acting():
@@ -269,17 +355,33 @@ class JobService(JobServicer):
                     desk.ended = pb.JobEvent(epoch_ended=_ended_message(ended))
                     desk.tell(desk.ended)
 
-    def _enter(self, application: Application) -> tuple[str, _Desk]:
+    def _tenant(self, context: grpc.ServicerContext) -> Tenant:
+        """On whose behalf a call is made."""
+        return ANYBODY
+
+    def _check_serving(self, context: grpc.ServicerContext) -> None:
+        """Ends the call with UNAVAILABLE while another controller is in charge."""
+        if self._standby:
+            context.abort(grpc.StatusCode.UNAVAILABLE, self._standby)
+
+    def _desk(self, key: str, tenant: Tenant) -> _Desk | None:
+        """The desk of a member of this tenant's."""
+        desk = self._desks.get(key)
+        return desk if desk is not None and desk.tenant == tenant.name else None
+
+    def _enter(self, application: Application, tenant: Tenant) -> tuple[str, _Desk]:
         """Hand the application to the registry. Raises Refused."""
         with self._lock:
             if self._stopped.is_set():
-                raise Refused("the controller is being stopped")
+                raise Unavailable("the controller is being stopped")
+            if self._standby:
+                raise Unavailable(self._standby)
             problem = self._keeper.problem if self._keeper else "it is not connected yet"
             if problem:
-                raise Refused(f"there is no switch to sum in: {problem}")
+                raise Unavailable(f"there is no switch to sum in: {problem}")
             try:
-                member = self._registry.join(application)
-                desk = self._desks[member.key] = _Desk()
+                member = self._registry.join(application, tenant, time.monotonic())
+                desk = self._desks[member.key] = _Desk(tenant.name)
             finally:
                 self._carry_out()  # a disagreement turns the others away as well
             return member.key, desk
@@ -335,12 +437,19 @@ def _caller(context: grpc.ServicerContext) -> str:
     return "127.0.0.1" if address == "::1" else address
 
 
+def _cut(text: str) -> str:
+    """What a client says of itself, fit for messages and logs: one line, of bounded length."""
+    shown = text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text[: MAX_TEXT + 1])
+    return shown if len(shown) <= MAX_TEXT else f"{shown[:MAX_TEXT]}..."
+
+
 def _ended_message(ended: Ended) -> pb.EpochEnded:
-    resumable = ended.cause in (Cause.SWITCH_LOST, Cause.CONTROLLER_STOPPED)
-    return pb.EpochEnded(cause=pb.Cause.Value(ended.cause.name), reason=ended.reason, ranks=ended.ranks, resumable=resumable)
+    return pb.EpochEnded(
+        cause=pb.Cause.Value(ended.cause.name), reason=ended.reason, ranks=ended.ranks, resumable=ended.resumable
+    )
 
 
-def _report(job: Job, counts: JobCounts) -> pb.JobReport:
+def _report(job: Job, counts: JobCounts, now: float) -> pb.JobReport:
     return pb.JobReport(
         job_name=job.name,
         job=job.number,
@@ -351,6 +460,10 @@ def _report(job: Job, counts: JobCounts) -> pb.JobReport:
         running=job.state is State.RUNNING,
         ended_because=job.ended.reason if job.ended else "",
         verdicts=counts.verdicts,
+        tenant=job.tenant,
+        state=job.state.value,
+        idle_s=job.idle_s(now),
+        age_s=now - job.born_at,
         workers=[
             pb.WorkerReport(
                 rank=rank,
@@ -359,6 +472,9 @@ def _report(job: Job, counts: JobCounts) -> pb.JobReport:
                 data_address=member.application.data_address,
                 data_port=member.application.data_port,
                 verdicts=counts.by_rank.get(rank, {}),
+                pid=member.application.pid,
+                lease_left_s=0.0 if member.lease_until is None else max(member.lease_until - now, 0.0),
+                counters=member.counters,
             )
             for rank, member in sorted(job.members.items())
         ],

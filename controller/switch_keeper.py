@@ -1,6 +1,8 @@
-"""Keeps one switch programmed: opens the session, loads the program, installs and removes jobs, comes back after a loss.
+"""Keeps one switch programmed: opens the session, loads the program, installs and removes jobs, comes back after a loss, stands
+by while another controller is in charge and takes over when that one is gone.
 
-All calls to the switch happen in one thread, in order, so that a slow switch delays nobody who only wants to renew a lease.
+All calls to the switch happen in one thread, in order, so that a slow switch delays nobody who only wants to renew a lease. The
+same thread writes the ledger, before the switch.
 """
 
 import contextlib
@@ -15,16 +17,18 @@ from typing import Protocol
 from p4.v1 import p4runtime_pb2
 
 from switchsum.controller import programming
-from switchsum.controller.errors import NotPrimary, SwitchError, SwitchUnreachable
-from switchsum.controller.jobs import Job
+from switchsum.controller.errors import ControllerError, NotPrimary, StateError, SwitchError, SwitchUnreachable
+from switchsum.controller.jobs import Job, State
+from switchsum.controller.ledger import Kept, Ledger
 from switchsum.controller.p4names import Entry, Item
 from switchsum.controller.pipeline import Build
-from switchsum.controller.switch_session import DELETE, INSERT, MODIFY, SwitchSession
+from switchsum.controller.switch_session import DELETE, INSERT, MODIFY, Standing, SwitchSession
 from switchsum.p4src.layout import RejectReason, Verdict
 
 PROBE_INTERVAL_S = 2.0  # a switch that hangs does not close its stream; it just stops answering
 PROBE_TIMEOUT_S = 5.0
 RECONNECT_INTERVAL_S = 1.0
+RECONNECT_TIMEOUT_S = 3.0  # of one attempt; jobs that end meanwhile wait for it
 
 logger = logging.getLogger(__name__)
 
@@ -32,11 +36,21 @@ logger = logging.getLogger(__name__)
 class Listener(Protocol):
     """Who wants to know; called from the keeper's thread."""
 
-    def switch_ready(self, epochs_seen: int) -> None:
-        """The switch is programmed; its entries held epochs up to `epochs_seen` (0: none)."""
+    def switch_found(self, kept: Kept | None, incarnation: int, epochs_seen: int) -> list[Job]:
+        """This controller is in charge of the switch, which runs this incarnation of the program and holds entries of epochs
+        up to `epochs_seen` (0: none). `kept`: what the ledger says, None if this controller was in charge before.
 
-    def switch_lost(self, sentence: str) -> None:
-        """The switch, or the charge of it, is lost; the keeper tries to get it back."""
+        Returns the jobs whose entries the switch shall hold.
+        """
+
+    def switch_ready(self, jobs: list[Job]) -> None:
+        """The switch is programmed, and holds the entries of these jobs."""
+
+    def switch_away(self, sentence: str) -> None:
+        """The switch does not answer; the keeper tries to get it back."""
+
+    def standing_by(self, sentence: str) -> None:
+        """Another controller is in charge of the switch."""
 
     def job_installed(self, job: Job) -> None: ...
 
@@ -76,7 +90,11 @@ class SwitchKeeper:
         device_id: int,
         election_id: int,
         connect_timeout_s: float,
+        takeover_delay_s: float,
+        ledger: Ledger | None,
     ) -> None:
+        """`takeover_delay_s`: how long the controller in charge may be gone, so that one that only starts again, or lost its
+        session for a moment, keeps its place."""
         self._build = build
         self._base = list(base_items)
         self._listener = listener
@@ -84,16 +102,21 @@ class SwitchKeeper:
         self._device_id = device_id
         self._election_id = election_id
         self._connect_timeout_s = connect_timeout_s
+        self._takeover_delay_s = takeover_delay_s
+        self._ledger = ledger
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._session: SwitchSession | None = None
         self._generation = 0  # of the session
         self._ready = False  # we are primary and the switch is programmed
+        self._in_charge = False  # we were primary last, as far as we know: the listener's jobs are those of the switch
+        self._check_at = 0.0
+        self._claim_at: float | None = None  # nobody is primary: when we take over
         self._problem = "it is not connected yet"
         self._thread = threading.Thread(target=self._loop, name="switchsum-keeper", daemon=True)
 
     def start(self) -> None:
         """Connect and program the switch; if another controller is in charge, stand by. Raises SwitchError's family."""
-        self._connect()
+        self._connect(self._connect_timeout_s)
         self._thread.start()
 
     def close(self) -> None:
@@ -130,21 +153,24 @@ class SwitchKeeper:
     # --- the thread ------------------------------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        next_check = time.monotonic() + PROBE_INTERVAL_S
+        self._check_at = time.monotonic() + PROBE_INTERVAL_S
         while True:
+            wake_at = self._check_at if self._claim_at is None else min(self._check_at, self._claim_at)
             with contextlib.suppress(queue.Empty):
-                work = self._work.get(timeout=max(next_check - time.monotonic(), 0))
+                work = self._work.get(timeout=max(wake_at - time.monotonic(), 0))
                 if work is None:
                     return
                 work()
                 continue
             if self._session is None:
                 self._reconnect()
+            elif self._claim_at is not None and time.monotonic() >= self._claim_at:
+                self._claim(self._session)
             else:
                 self._probe(self._session)
-            next_check = time.monotonic() + (RECONNECT_INTERVAL_S if self._session is None else PROBE_INTERVAL_S)
+            self._check_at = time.monotonic() + (RECONNECT_INTERVAL_S if self._session is None else PROBE_INTERVAL_S)
 
-    def _connect(self) -> None:
+    def _connect(self, timeout_s: float) -> None:
         self._generation += 1
         generation = self._generation
 
@@ -156,26 +182,35 @@ class SwitchKeeper:
             self._address,
             self._device_id,
             self._election_id,
-            timeout_s=self._connect_timeout_s,
+            timeout_s=timeout_s,
             on_lost=lambda sentence: later(lambda: self._lost(sentence)),
-            on_role=lambda primary: later(lambda: self._role_changed(primary)),
+            on_role=lambda standing: later(lambda: self._role_changed(standing)),
         )
         self._session = session
-        if session.primary:
-            try:
+        try:
+            if session.standing is Standing.VACANT:
+                session.claim(timeout_s)
+                self._election_id = session.election_id
+            if session.primary:
                 self._program(session)
-            except SwitchError:
-                self._drop_session()
-                raise
-        else:
-            self._stand_by("another controller with a higher election id is in charge of it")
+            else:
+                self._stand_by(Standing.BACKUP)
+        except ControllerError:
+            self._drop_session()
+            raise
 
     def _reconnect(self) -> None:
         try:
-            self._connect()
-        except SwitchError as error:
+            self._notice_successor()
+            self._connect(min(self._connect_timeout_s, RECONNECT_TIMEOUT_S))
+        except ControllerError as error:
             self._problem = str(error)
             logger.info("switch: %s; trying again", error)
+
+    def _notice_successor(self) -> None:
+        """While we have no session another may take charge. Our members have to go to that one, and the ledger is its."""
+        if self._in_charge and self._ledger is not None and not self._ledger.is_ours():
+            self._stand_by(Standing.BACKUP)
 
     def _probe(self, session: SwitchSession) -> None:
         try:
@@ -188,30 +223,47 @@ class SwitchKeeper:
             return
         self._drop_session()
         self._problem = sentence
+        self._check_at = time.monotonic()
         logger.error("%s; trying to get it back", sentence)
-        self._listener.switch_lost(sentence)
+        if self._in_charge:
+            self._listener.switch_away(sentence)
 
-    def _role_changed(self, primary: bool) -> None:
+    def _role_changed(self, standing: Standing) -> None:
         session = self._session
-        if session is None:
+        if session is None or session.standing is not standing:  # newer news is on the way
             return
-        if not primary:
-            self._stand_by("another controller took charge of it")
-            self._listener.switch_lost(self._problem)
-            return
-        logger.info("in charge of the switch at %s now", self._address)
+        if standing is not Standing.PRIMARY:
+            self._stand_by(standing)
+            if standing is Standing.VACANT:
+                self._claim_at = time.monotonic() + self._takeover_delay_s
+        elif not self._ready:
+            self._claim_at = None
+            logger.info("in charge of the switch at %s now", self._address)
+            try:
+                self._program(session)
+            except ControllerError as error:
+                self._lost(str(error))
+
+    def _claim(self, session: SwitchSession) -> None:
+        self._claim_at = None
         try:
-            self._program(session)
+            session.claim(self._connect_timeout_s)
         except SwitchError as error:
             self._lost(str(error))
+            return
+        if session.primary:
+            self._election_id = session.election_id
+            self._role_changed(Standing.PRIMARY)
 
-    def _stand_by(self, why: str) -> None:
-        self._ready = False
-        self._problem = f"this controller stands by for the switch at {self._address}: {why}"
+    def _stand_by(self, standing: Standing) -> None:
+        self._ready = self._in_charge = False
+        self._problem = f"this controller stands by for the switch at {self._address}: {standing.value}"
         logger.warning("%s", self._problem)
+        self._listener.standing_by(self._problem)
 
     def _drop_session(self) -> None:
         self._ready = False
+        self._claim_at = None
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -219,24 +271,37 @@ class SwitchKeeper:
     # --- programming -----------------------------------------------------------------------------------------------
 
     def _program(self, session: SwitchSession) -> None:
-        """Give the switch what it must hold while there is no job: reconcile under the same program, else load ours."""
+        """Give the switch what it must hold: reconcile under the same program, else load ours."""
+        self._notice_successor()
+        kept = None
+        if not self._in_charge:
+            kept = Kept() if self._ledger is None else self._ledger.take_over(time.monotonic())
         present: list[Item] = []
-        if session.cookie() == self._build.cookie:
+        incarnation = session.cookie()
+        if incarnation is not None and self._build.is_incarnation(incarnation):
             present = self._read_items(session)
         else:
-            session.commit(self._build)
-        changes = reconcile(present, self._base)
+            incarnation = session.commit(self._build)
+        jobs = self._listener.switch_found(kept, incarnation, max(programming.epochs(present), default=0))
+        self._in_charge = True
+        if self._ledger is not None:
+            self._ledger.found(incarnation)
+            for job in jobs:
+                if job.state is State.INSTALLING:
+                    self._ledger.add(job, time.monotonic())
+        wanted = [*self._base, *(item for job in jobs for step in programming.job_steps(job) for item in step)]
+        changes = reconcile(present, wanted)
         for step in changes:
             session.write(self._build.names, step)
         logger.info(
             "switch %s runs %s; %d of its entries were right, %d updates written",
             self._address,
             self._build.description,
-            len(set(present) & set(self._base)),
+            len(set(present) & set(wanted)),
             sum(map(len, changes)),
         )
         self._ready = True
-        self._listener.switch_ready(max(programming.epochs(present), default=0))
+        self._listener.switch_ready(jobs)
 
     def _read_items(self, session: SwitchSession) -> list[Item]:
         wanted = []
@@ -250,22 +315,30 @@ class SwitchKeeper:
         return [item for item in items if not (isinstance(item, Entry) and item.is_default)]
 
     def _install(self, job: Job) -> None:
+        """Unless the switch is away: it gets the job with all else when it is back."""
         session = self._session
-        if session is None or not self._ready:
-            self._listener.job_failed(job, self._problem)
+        if session is None or not self._ready or job.state is not State.INSTALLING:
             return
         try:
+            if self._ledger is not None:
+                self._ledger.add(job, time.monotonic())
             for step in programming.job_steps(job):
                 session.write(self._build.names, [(INSERT, item) for item in step])
-        except SwitchError as error:
+        except ControllerError as error:
             logger.error("job %r, epoch %d: %s", job.name, job.epoch, error)
-            self._listener.job_failed(job, str(error))
             self._after(error)
+            if self._ready:
+                self._listener.job_failed(job, str(error))
         else:
             self._listener.job_installed(job)
 
     def _uninstall(self, job: Job) -> None:
         """The admitting entry goes first: then nothing counts any more, and the counters read next are final."""
+        if self._ledger is not None:
+            try:
+                self._ledger.remove(job.epoch)
+            except StateError as error:
+                logger.error("job %r, epoch %d, while taking it off: %s", job.name, job.epoch, error)
         session, counts = self._session, None
         if session is not None and self._ready:
             *others, admission = programming.job_steps(job)
@@ -282,11 +355,11 @@ class SwitchKeeper:
                         break
         self._listener.job_uninstalled(job, counts)
 
-    def _after(self, error: SwitchError) -> None:
+    def _after(self, error: ControllerError) -> None:
         if isinstance(error, SwitchUnreachable):
             self._lost(str(error))
         elif isinstance(error, NotPrimary) and self._ready:
-            self._role_changed(False)
+            self._stand_by(Standing.BACKUP)
 
     # --- counters --------------------------------------------------------------------------------------------------
 
@@ -341,13 +414,13 @@ class SwitchKeeper:
 def reconcile(present: Iterable[Item], wanted: Iterable[Item]) -> list[list[tuple[int, Item]]]:
     """Steps of updates that turn what a switch holds into what it shall hold, touching nothing that is right.
 
-    Jobs lose the entry that admits their packets first. A default action is always written: it cannot be told apart from the
-    program's own by reading.
+    The entry that admits a job's packets goes first and comes last. A default action is always written: it cannot be told
+    apart from the program's own by reading.
     """
     now = {_place(item): item for item in present}
     then = {_place(item): item for item in wanted}
     surplus = [item for place, item in now.items() if place not in then]
-    admissions = [item for item in surplus if isinstance(item, Entry) and item.table == programming.JOBS]
+    admissions = [item for item in surplus if _admits(item)]
     changed = [item for place, item in then.items() if place in now and now[place] != item]
     missing = [item for place, item in then.items() if place not in now]
     defaults = [item for item in missing if isinstance(item, Entry) and item.is_default]
@@ -355,9 +428,14 @@ def reconcile(present: Iterable[Item], wanted: Iterable[Item]) -> list[list[tupl
         [(DELETE, item) for item in admissions],
         [(DELETE, item) for item in surplus if item not in admissions],
         [(MODIFY, item) for item in [*changed, *defaults]],
-        [(INSERT, item) for item in missing if item not in defaults],
+        [(INSERT, item) for item in missing if item not in defaults and not _admits(item)],
+        [(INSERT, item) for item in missing if _admits(item)],
     ]
     return [step for step in steps if step]
+
+
+def _admits(item: Item) -> bool:
+    return isinstance(item, Entry) and item.table == programming.JOBS
 
 
 def _place(item: Item) -> tuple[object, ...]:

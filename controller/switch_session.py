@@ -11,6 +11,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
 
 import grpc
 from google.rpc import code_pb2, status_pb2
@@ -24,6 +25,7 @@ CALL_TIMEOUT_S = 10.0  # of one read or write: hundreds of entries take BMv2 a f
 COMMIT_TIMEOUT_S = 60.0  # the softswitch compiles the program, BMv2 parses a megabyte of JSON
 _UPDATES_PER_WRITE = 500
 _ERRORS_SHOWN = 3
+_HIGHEST_ELECTION_ID = (1 << 128) - 1
 
 _CHANNEL_OPTIONS = [
     ("grpc.enable_http_proxy", 0),  # the switch is in the rack, not behind the way out
@@ -38,8 +40,16 @@ logger = logging.getLogger(__name__)
 INSERT, MODIFY, DELETE = p4runtime_pb2.Update.INSERT, p4runtime_pb2.Update.MODIFY, p4runtime_pb2.Update.DELETE
 
 
+class Standing(Enum):
+    """What the switch told a controller about the election."""
+
+    PRIMARY = "in charge of it"
+    BACKUP = "another controller, with a higher election id, is in charge of it"
+    VACANT = "the controller that was in charge of it is gone"
+
+
 class SwitchSession:
-    """An open session; the constructor connects and holds the election, `primary` says how it went."""
+    """An open session; the constructor connects and holds the election, `standing` says how it went."""
 
     def __init__(
         self,
@@ -49,21 +59,22 @@ class SwitchSession:
         *,
         timeout_s: float,
         on_lost: Callable[[str], None],
-        on_role: Callable[[bool], None],
+        on_role: Callable[[Standing], None],
     ) -> None:
-        """Connect within `timeout_s`. `on_lost(sentence)`: the session is over; `on_role(primary)`: the role changed later.
+        """Connect within `timeout_s`. `on_lost(sentence)`: the session is over; `on_role(standing)`: it changed later.
 
         Raises SwitchUnreachable, or SwitchError when the switch refuses the session.
         """
         self.address = address
         self._device_id = device_id
-        self._election_id = p4runtime_pb2.Uint128(high=election_id >> 64, low=election_id & (1 << 64) - 1)
+        self.election_id = election_id
+        self._highest = election_id  # that the switch has told of
         self._on_lost, self._on_role = on_lost, on_role
         self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self._stub = p4runtime_pb2_grpc.P4RuntimeStub(self._channel)
         self._requests: queue.SimpleQueue[p4runtime_pb2.StreamMessageRequest | None] = queue.SimpleQueue()
         self._settled = threading.Event()  # the first answer of the stream, or its end, is there
-        self._primary: bool | None = None
+        self.standing: Standing | None = None
         self._problem = ""
         self._follower: threading.Thread | None = None
         self._closing = False
@@ -76,7 +87,11 @@ class SwitchSession:
     @property
     def primary(self) -> bool:
         """Whether this controller is in charge of the switch."""
-        return self._primary is True
+        return self.standing is Standing.PRIMARY
+
+    @property
+    def _election_id(self) -> p4runtime_pb2.Uint128:
+        return p4runtime_pb2.Uint128(high=self.election_id >> 64, low=self.election_id & (1 << 64) - 1)
 
     def close(self) -> None:
         """End the session; no callback comes after this."""
@@ -101,39 +116,63 @@ class SwitchSession:
                 f"no switch answers P4Runtime at {self.address} within {timeout_s:g} s; "
                 "start it (`switchsum switch`, or simple_switch_grpc) or correct the address"
             ) from None
-        request = p4runtime_pb2.StreamMessageRequest()
-        request.arbitration.device_id = self._device_id
-        request.arbitration.election_id.CopyFrom(self._election_id)
-        self._requests.put(request)
+        self._stand()
         stream = self._stub.StreamChannel(iter(self._requests.get, None))
         self._follower = threading.Thread(target=self._follow, args=(stream,), name="switchsum-switch", daemon=True)
         self._follower.start()
         del stream
+        self._await_election(timeout_s)
+        if self.standing is None:
+            raise SwitchError(f"the switch at {self.address} refused the session: {self._problem}")
+
+    def claim(self, timeout_s: float) -> None:
+        """Nobody is in charge: take an election id above all that the switch has told of. `standing` says how it went.
+
+        Raises SwitchUnreachable, or SwitchError if there is no higher one.
+        """
+        if self._highest == _HIGHEST_ELECTION_ID:
+            raise SwitchError(
+                f"a controller of the switch at {self.address} had the highest election id that exists, so that nobody can "
+                "take over from it; start the controllers with lower ones (--election-id), and the switch again"
+            )
+        self.election_id = max(self.election_id, self._highest) + 1
+        self._settled.clear()
+        self._stand()
+        self._await_election(timeout_s)
+
+    def _stand(self) -> None:
+        """Stand for election."""
+        request = p4runtime_pb2.StreamMessageRequest()
+        request.arbitration.device_id = self._device_id
+        request.arbitration.election_id.CopyFrom(self._election_id)
+        self._requests.put(request)
+
+    def _await_election(self, timeout_s: float) -> None:
         if not self._settled.wait(timeout_s):
             raise SwitchUnreachable(f"the switch at {self.address} does not answer the election within {timeout_s:g} s")
-        if self._primary is None:
-            raise SwitchError(f"the switch at {self.address} refused the session: {self._problem}")
 
     def _follow(self, stream: Iterator[p4runtime_pb2.StreamMessageResponse]) -> None:
         try:
             for message in stream:
                 if message.HasField("arbitration"):
-                    self._elected(message.arbitration.status.code == code_pb2.OK)
+                    self._elected(message.arbitration)
                 elif message.HasField("error"):
                     logger.warning("switch %s: stream error: %s", self.address, message.error.message)
             self._problem = "it closed the session"
         except grpc.RpcError as error:
             self._problem = error_text(error)
-        begun = self._settled.is_set()
+        begun = self.standing is not None
         self._settled.set()
         if begun and not self._closing:
             self._on_lost(f"the switch at {self.address} is gone ({self._problem})")
 
-    def _elected(self, primary: bool) -> None:
-        before, self._primary = self._primary, primary
+    def _elected(self, told: p4runtime_pb2.MasterArbitrationUpdate) -> None:
+        self._highest = told.election_id.high << 64 | told.election_id.low
+        codes = {code_pb2.OK: Standing.PRIMARY, code_pb2.NOT_FOUND: Standing.VACANT}
+        before, self.standing = self.standing, codes.get(told.status.code, Standing.BACKUP)
         self._settled.set()
-        if before is not None and before != primary and not self._closing:
-            self._on_role(primary)
+        if before is not None and before != self.standing and not self._closing:
+            self._on_role(self.standing)
 
     # --- calls -----------------------------------------------------------------------------------------------------
 
@@ -154,8 +193,8 @@ class SwitchSession:
             raise self._translated(error) from None
         return int(reply.config.cookie.cookie) if reply.config.HasField("cookie") else None
 
-    def commit(self, build: Build) -> None:
-        """Load the program; whatever the switch held before is gone. Raises SwitchError's family.
+    def commit(self, build: Build) -> int:
+        """Load the program; whatever the switch held before is gone. Returns its cookie. Raises SwitchError's family.
 
         Multicast groups are deleted first: BMv2 1.15.5 forgets their numbers but keeps their replicas when it gets another
         program, so that the same group made again would send every copy twice.
@@ -171,8 +210,9 @@ class SwitchSession:
         )
         request.config.p4info.CopyFrom(build.p4info)
         request.config.p4_device_config = build.device_config
-        request.config.cookie.cookie = build.cookie
+        request.config.cookie.cookie = build.incarnation()
         self._call(self._stub.SetForwardingPipelineConfig, request, COMMIT_TIMEOUT_S)
+        return int(request.config.cookie.cookie)
 
     def write(self, names: P4Names, updates: Iterable[tuple[int, Item]]) -> None:
         """Apply (INSERT | MODIFY | DELETE, item) updates. Their order within one call is the switch's to choose.

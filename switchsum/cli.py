@@ -192,7 +192,15 @@ def controller(
         typer.Option(help="Slots for a job that asks for no number of its own; fewer where half of the free ones are fewer."),
     ] = 512,
     lease: Annotated[float, typer.Option(help="Seconds until a worker that does not report counts as lost.")] = 5.0,
+    idle: Annotated[
+        float,
+        typer.Option(help="Seconds without a sum after which a job gives its slots back if somebody else lacks them."),
+    ] = 600.0,
     connect_timeout: Annotated[float, typer.Option(help="Seconds to wait for the switch at the start.")] = 10.0,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="File in which epochs and running jobs outlive the controller; without it, jobs end with it."),
+    ] = None,
 ) -> None:
     """Start a controller by hand; Ctrl-C ends it. It loads the switch program and serves the workers that join."""
     require("controller", CONTROLLER_MODULES)
@@ -216,7 +224,9 @@ def controller(
                 loss_out=loss,
                 slots=slots,
                 lease_s=lease,
+                idle_s=idle,
                 connect_timeout_s=connect_timeout,
+                state=state,
             ),
         )
     except ValueError as error:

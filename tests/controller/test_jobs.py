@@ -20,8 +20,10 @@ from switchsum.controller.jobs import (
     Install,
     Refused,
     State,
+    Unavailable,
     Uninstall,
 )
+from switchsum.controller.tenants import ANYBODY, Tenant
 
 LEASE_S = 5.0
 TOTAL = 2048
@@ -36,8 +38,13 @@ def registry(default_slots: int = 512, epoch_floor: int = 1000) -> jobs.Registry
         default_slots=default_slots,
         elements=256,
         lease_s=LEASE_S,
+        idle_s=60.0,
         epoch_floor=epoch_floor,
     )
+
+
+def join(machine: jobs.Registry, asked: Application, tenant: Tenant = ANYBODY, now: float = 0.0) -> jobs.Member:
+    return machine.join(asked, tenant, now)
 
 
 def application(rank: int = 0, world: int = 2, name: str = "a", **other: object) -> Application:
@@ -49,7 +56,7 @@ def application(rank: int = 0, world: int = 2, name: str = "a", **other: object)
 
 def running(machine: jobs.Registry, world: int = 2, name: str = "a", now: float = 0.0) -> list[str]:
     """Bring a job up; returns its members' keys by rank."""
-    keys = [machine.join(application(rank, world, name)).key for rank in range(world)]
+    keys = [join(machine, application(rank, world, name)).key for rank in range(world)]
     (install,) = machine.take_effects()
     assert isinstance(install, Install)
     machine.installed(install.job, now)
@@ -60,7 +67,7 @@ def running(machine: jobs.Registry, world: int = 2, name: str = "a", now: float 
 
 def refusal(machine: jobs.Registry, asked: Application) -> str:
     with pytest.raises(Refused) as caught:
-        machine.join(asked)
+        join(machine, asked)
     return str(caught.value)
 
 
@@ -69,9 +76,9 @@ def refusal(machine: jobs.Registry, asked: Application) -> str:
 
 def test_a_job_is_installed_when_its_world_is_complete_and_admitted_when_it_is_installed() -> None:
     machine = registry()
-    machine.join(application(0))
+    join(machine, application(0))
     assert machine.take_effects() == []
-    machine.join(application(1))
+    join(machine, application(1))
     (install,) = machine.take_effects()
     assert isinstance(install, Install)
     assert install.job.state is State.INSTALLING
@@ -116,7 +123,7 @@ def test_an_impossible_join_is_refused_with_the_reason(asked: Application, sente
 
 def test_a_rank_that_is_taken_is_refused_and_the_first_one_stays() -> None:
     machine = registry()
-    machine.join(application(0))
+    join(machine, application(0))
     text = refusal(machine, application(0, pid=999, host="other", data_port=4))
     assert text == (
         "rank 0 (host h0, pid 100) is in job 'a' already (forming); a second one came from host other, pid 999: "
@@ -144,7 +151,7 @@ def test_a_data_socket_that_is_taken_is_refused() -> None:
 )
 def test_ranks_that_disagree_are_all_told(second: Application, what: str) -> None:
     machine = registry()
-    first = machine.join(application(0))
+    first = join(machine, application(0))
     text = refusal(machine, second)
     assert what in text
     assert machine.take_effects() == [Dismiss(first, text)]
@@ -164,34 +171,34 @@ def test_slots_are_refused_with_numbers_and_holders() -> None:
         "job 'd' asks for 600 slots; 1024 of the switch's 2048 are free, 512 of them in a row (512 by job 'a' (running, 2 of 2 "
         "ranks), 512 by job 'c' (running, 2 of 2 ranks)): ask for fewer, or wait until a job ends"
     )
-    machine.join(application(0, name="d", slots=512))
+    join(machine, application(0, name="d", slots=512))
     assert machine.jobs[-1].slots == range(512, 1024)
 
 
 def test_who_asks_for_no_number_leaves_slots_for_others() -> None:
     machine = registry()
     for number in range(9):
-        machine.join(application(0, name=f"job {number}", data_port=20_000 + number))
+        join(machine, application(0, name=f"job {number}", data_port=20_000 + number))
     assert [len(job.slots) for job in machine.jobs] == [512, 512, 512, 256, 128, 64, 32, 16, 16]
     assert "asks for 16 slots; 0 of the switch's 2048 are free" in refusal(machine, application(0, name="late"))
     machine = registry()
-    machine.join(application(0, name="all", slots=2048, data_port=20_000))  # who asks for all gets all
+    join(machine, application(0, name="all", slots=2048, data_port=20_000))  # who asks for all gets all
     assert machine.free_slots == 0
 
 
 def test_a_rank_that_goes_away_while_it_waits_is_forgotten() -> None:
     machine = registry()
-    key = machine.join(application(0)).key
-    machine.join(application(1, 3, name="b"))
+    key = join(machine, application(0)).key
+    join(machine, application(1, 3, name="b"))
     machine.withdraw(key)
     assert [job.name for job in machine.jobs] == ["b"]
-    machine.join(application(0))  # may come again
+    join(machine, application(0))  # may come again
     assert machine.take_effects() == []
 
 
 def test_giving_up_names_the_missing_ranks_to_all_who_wait() -> None:
     machine = registry()
-    waiting = [machine.join(application(rank, 4)) for rank in (0, 2)]
+    waiting = [join(machine, application(rank, 4)) for rank in (0, 2)]
     machine.give_up(waiting[0].key, 30.0)
     sentence = (
         "job 'a': 2 of 4 ranks joined within 30 s; missing: ranks 1, 3; here: rank 0 (host h0, pid 100), "
@@ -203,7 +210,7 @@ def test_giving_up_names_the_missing_ranks_to_all_who_wait() -> None:
 
 def test_a_worker_that_goes_away_during_installation_ends_the_job_for_the_others() -> None:
     machine = registry()
-    keys = [machine.join(application(rank)).key for rank in range(2)]
+    keys = [join(machine, application(rank)).key for rank in range(2)]
     (install,) = machine.take_effects()
     assert isinstance(install, Install)
     machine.withdraw(keys[1])
@@ -218,7 +225,7 @@ def test_a_worker_that_goes_away_during_installation_ends_the_job_for_the_others
 def test_a_failed_installation_turns_everybody_away() -> None:
     machine = registry()
     for rank in range(2):
-        machine.join(application(rank))
+        join(machine, application(rank))
     (install,) = machine.take_effects()
     machine.install_failed(install.job, "table full")  # type: ignore[union-attr]
     effects = machine.take_effects()
@@ -319,11 +326,11 @@ def test_a_rank_that_left_may_form_the_next_job_of_that_name_while_others_still_
     machine = registry()
     keys = running(machine)
     machine.leave(keys[0])
-    machine.join(application(0, data_port=7))
+    join(machine, application(0, data_port=7))
     assert "rank 1 (host h1, pid 101) is in job 'a' already (running)" in refusal(machine, application(1, data_port=8))
     machine.leave(keys[1])
     machine.take_effects()
-    machine.join(application(1, data_port=8))
+    join(machine, application(1, data_port=8))
     (install,) = machine.take_effects()
     assert install.job.epoch == 1001  # type: ignore[union-attr]
 
@@ -371,11 +378,11 @@ def test_a_reported_failure_ends_the_job_for_all() -> None:
 def test_a_lost_switch_ends_what_runs_and_turns_away_what_forms() -> None:
     machine = registry()
     running(machine, name="a")
-    waiting = machine.join(application(0, name="b"))
+    waiting = join(machine, application(0, name="b"))
     machine.end_all(Cause.SWITCH_LOST, "the switch at x is gone")
     effects = machine.take_effects()
     assert [type(effect) for effect in effects] == [End, End, Uninstall, Dismiss]
-    assert effects[-1] == Dismiss(waiting, "the switch at x is gone")
+    assert effects[-1] == Dismiss(waiting, "the switch at x is gone", Unavailable)
     machine.end_all(Cause.SWITCH_LOST, "again")  # the same news twice changes nothing
     assert machine.take_effects() == []
 
@@ -461,7 +468,7 @@ class AnyOrder(RuleBasedStateMachine):
     def join(self, name: str, rank: int, world: int, slots: int) -> None:
         self.socket += 1
         try:
-            member = self.machine.join(application(rank, world, name, data_port=self.socket, slots=slots))
+            member = self.machine.join(application(rank, world, name, data_port=self.socket, slots=slots), ANYBODY, self.now)
         except Refused:
             pass
         else:
