@@ -424,7 +424,7 @@ class Registry:
                     continue
                 same_rank = job.identity == (application.tenant, application.job_name) and other.rank == application.rank
                 same_socket = (other.data_address, other.data_port) == (application.data_address, application.data_port)
-                if (same_rank or same_socket) and not member.heard:
+                if (same_rank or (same_socket and job.tenant == application.tenant)) and not member.heard:
                     raise Unavailable(
                         f"{other} is in job {job.name!r} since before the controller was started anew; whether it still lives "
                         f"shows within {self._lease_s:g} s"
@@ -435,9 +435,10 @@ class Registry:
                         f"{application.host or 'unnamed'}, pid {application.pid}: give each job its own name"
                     )
                 if same_socket:
+                    whose = f"{other} of job {job.name!r}" if job.tenant == application.tenant else "another tenant's job"
                     raise Refused(
-                        f"data socket {application.data_address}:{application.data_port} belongs to {other} of job "
-                        f"{job.name!r}; give each worker a UDP socket of its own"
+                        f"data socket {application.data_address}:{application.data_port} belongs to {whose}; "
+                        "give each worker a UDP socket of its own"
                     )
 
     def _check_limits(self, application: Application, tenant: Tenant) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import grpc
 
@@ -35,6 +35,8 @@ TICK_S = 0.1  # how late a lease may be found to have run out
 _REPLY_MARGIN_S = 0.5  # the sentence that names missing ranks must reach the client before its own deadline does
 
 logger = logging.getLogger(__name__)
+
+_MAX_ENCODED = 6000  # bytes of a refusal
 
 _GONE = object()  # the client of a waiting join went away
 
@@ -422,7 +424,12 @@ _UNKNOWN_MEMBER = "no such member: its epoch is over, or the controller was star
 def _refusal(
     context: grpc.ServicerContext, sentence: str, code: grpc.StatusCode = grpc.StatusCode.FAILED_PRECONDITION
 ) -> Exception:
-    """Ends the call with the sentence; abort() raises, `raise` in front of the call tells readers and checkers so."""
+    """Ends the call with the sentence; abort() raises, `raise` in front of the call tells readers and checkers so.
+
+    gRPC takes 8 KiB of what comes with an error, percent-encoded; of a longer sentence nothing would arrive.
+    """
+    while len(quote(sentence)) > _MAX_ENCODED:
+        sentence = f"{sentence[: len(sentence) * 3 // 4]}..."
     context.abort(code, sentence)
     return AssertionError("abort() raises")
 

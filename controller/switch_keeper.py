@@ -240,6 +240,9 @@ class SwitchKeeper:
             self._claim_at = None
             logger.info("in charge of the switch at %s now", self._address)
             try:
+                if session.is_outranked:  # BMv2 put us in charge with the id that we have
+                    session.claim(RECONNECT_TIMEOUT_S)
+                    self._election_id = session.election_id
                 self._program(session)
             except ControllerError as error:
                 self._lost(str(error))

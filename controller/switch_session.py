@@ -68,7 +68,7 @@ class SwitchSession:
         self.address = address
         self._device_id = device_id
         self.election_id = election_id
-        self._highest = election_id  # that the switch has told of
+        self._highest = election_id  # of all that the switch has told of
         self._on_lost, self._on_role = on_lost, on_role
         self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self._stub = p4runtime_pb2_grpc.P4RuntimeStub(self._channel)
@@ -88,6 +88,11 @@ class SwitchSession:
     def primary(self) -> bool:
         """Whether this controller is in charge of the switch."""
         return self.standing is Standing.PRIMARY
+
+    @property
+    def is_outranked(self) -> bool:
+        """Whether a controller with a higher election id was in charge and may come back with it."""
+        return self._highest > self.election_id
 
     @property
     def _election_id(self) -> p4runtime_pb2.Uint128:
@@ -126,7 +131,7 @@ class SwitchSession:
             raise SwitchError(f"the switch at {self.address} refused the session: {self._problem}")
 
     def claim(self, timeout_s: float) -> None:
-        """Nobody is in charge: take an election id above all that the switch has told of. `standing` says how it went.
+        """Nobody else is in charge: take an election id above all that the switch has told of. `standing` says how it went.
 
         Raises SwitchUnreachable, or SwitchError if there is no higher one.
         """
@@ -167,7 +172,7 @@ class SwitchSession:
             self._on_lost(f"the switch at {self.address} is gone ({self._problem})")
 
     def _elected(self, told: p4runtime_pb2.MasterArbitrationUpdate) -> None:
-        self._highest = told.election_id.high << 64 | told.election_id.low
+        self._highest = max(self._highest, told.election_id.high << 64 | told.election_id.low)
         codes = {code_pb2.OK: Standing.PRIMARY, code_pb2.NOT_FOUND: Standing.VACANT}
         before, self.standing = self.standing, codes.get(told.status.code, Standing.BACKUP)
         self._settled.set()

@@ -11,6 +11,7 @@ from switchsum.controller.daemon import ControllerDaemon
 from switchsum.controller.fabric import Fabric
 from switchsum.controller.options import ControllerOptions
 from switchsum.softswitch.daemon import SoftSwitch
+from tests.controller.member import Member
 from tests.controller.worker import Worker
 
 ELEMENTS = 64  # the smallest build loads fastest
@@ -68,3 +69,18 @@ def workers() -> Iterator[Callable[[ControllerDaemon | str, int], list[Worker]]]
     yield make
     for worker in made:
         worker.close()
+
+
+@pytest.fixture
+def members() -> Iterator[Callable[[str, int], list[Member]]]:
+    """Makes members that speak call by call, and closes them after the test."""
+    made: list[Member] = []
+
+    def make(address: str, count: int) -> list[Member]:
+        fresh = [Member(address) for _ in range(count)]
+        made.extend(fresh)
+        return fresh
+
+    yield make
+    for member in made:
+        member.close()

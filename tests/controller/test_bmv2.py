@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 from p4.v1 import p4runtime_pb2
 
@@ -22,7 +23,10 @@ from switchsum.controller.options import ControllerOptions
 from switchsum.controller.p4names import Entry, Group, Item
 from switchsum.controller.switch_session import SwitchSession
 from switchsum.p4src.layout import RejectReason, Verdict
+from switchsum.protos import job_pb2 as pb
 from tests.controller.conftest import ELEMENTS, all_join
+from tests.controller.member import Member, join_all
+from tests.controller.processes import child
 from tests.controller.test_service import eventually
 from tests.controller.worker import Worker
 
@@ -34,28 +38,54 @@ pytestmark = [
 ]
 
 # Workers come from loopback in this test, so that is where the rack's one host lives.
+RACK_CONTROLLER = """
+import sys
+from pathlib import Path
+from switchsum.controller.daemon import ControllerDaemon
+from tests.controller.test_bmv2 import make_controller
+switch, election_id, state = sys.argv[1:]
+with make_controller(switch, election_id=int(election_id), state=Path(state), lease_s=20.0) as controller:
+    print(controller.address, flush=True)
+    sys.stdin.read()
+"""
+
 RACK = RackFabric((1, 2), (Station(0x7F000001, 0x02000000000B, 1),))
 
 
+class Bmv2:
+    """A simple_switch_grpc without program and ports at a free address; start() after stop() makes it begin anew there."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self._folder = folder
+        self.start()
+
+    def start(self) -> None:
+        command = [str(BMV2), "--no-p4", "--device-id", "1", "--", "--grpc-server-addr", self.address]
+        with (self._folder / "log").open("a") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._folder)
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(timeout=20)
+
+
 @pytest.fixture
-def bmv2(tmp_path: Path) -> Iterator[str]:
-    """A fresh simple_switch_grpc without program and ports; yields its P4Runtime address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(
-            [str(BMV2), "--no-p4", "--device-id", "1", "--", "--grpc-server-addr", address],
-            stdout=log,
-            stderr=log,
-            cwd=tmp_path,
-        )
-    yield address
-    process.terminate()
-    process.wait(timeout=20)
+def bmv2_process(tmp_path: Path) -> Iterator[Bmv2]:
+    switch = Bmv2(tmp_path)
+    yield switch
+    switch.stop()
 
 
-def make_controller(address: str, **options: float) -> ControllerDaemon:
+@pytest.fixture
+def bmv2(bmv2_process: Bmv2) -> str:
+    """A fresh one's P4Runtime address."""
+    return bmv2_process.address
+
+
+def make_controller(address: str, **options: object) -> ControllerDaemon:
     return ControllerDaemon(
         RACK,
         ControllerOptions(
@@ -113,3 +143,56 @@ def test_bmv2_is_programmed_serves_a_job_and_survives_another_controller(
         kept = held(bmv2)
         assert kept == {item for item in empty if not (isinstance(item, Entry) and item.table == programming.LOSS_IN)}
         all_join(workers(second, 1), "train")
+
+
+def test_a_standby_takes_over_bmv2_and_its_jobs_and_the_old_controller_stands_by(
+    bmv2: str, tmp_path: Path, members: Callable[[str, int], list[Member]]
+) -> None:
+    state = tmp_path / "state"
+    options = (bmv2, 5, state)
+    with child(RACK_CONTROLLER, *options) as first:
+        world = members(first.line(), 2)
+        join_all(world, "train")
+        with make_controller(bmv2, election_id=1, state=state, lease_s=20.0) as second:
+            for member in world:
+                member.turn_to(second.address)
+                assert member.renew() is grpc.StatusCode.UNAVAILABLE
+            before = held(bmv2)
+            first.process.kill()
+            eventually(lambda: world[0].renew() is grpc.StatusCode.OK)
+            assert held(bmv2) == before
+            with child(RACK_CONTROLLER, *options) as again:
+                assert members(again.line(), 1)[0].inspect().standby
+                assert [member.renew() for member in world] == [grpc.StatusCode.OK] * 2
+            for member in world:
+                member.leave()
+
+
+def test_bmv2_that_is_started_anew_gets_program_and_entries_and_its_jobs_join_again(
+    bmv2_process: Bmv2, tmp_path: Path, members: Callable[[str, int], list[Member]]
+) -> None:
+    state = tmp_path / "state"
+    with child(RACK_CONTROLLER, bmv2_process.address, 1, state) as first:
+        world = members(first.line(), 2)
+        join_all(world, "train")
+        epoch = world[0].reply.epoch
+        entries = held(bmv2_process.address)
+        first.process.kill()
+        first.process.wait()
+        with make_controller(bmv2_process.address, state=state, lease_s=20.0) as again:  # BMv2 as it was
+            assert held(bmv2_process.address) == entries
+            for member in world:
+                member.turn_to(again.address)
+                assert member.renew() is grpc.StatusCode.OK
+                member.watch()
+                member.ready()
+            bmv2_process.stop()
+            bmv2_process.start()
+            for member in world:
+                ended = member.ended()
+                assert (ended.cause, ended.resumable) == (pb.SWITCH_LOST, True)
+                assert "the switch was started anew" in ended.reason
+            eventually(lambda: world[0].inspect().switch_problem == "")
+            join_all(world, "train")
+            assert world[0].reply.epoch > epoch
+            assert len(held(bmv2_process.address)) == len(entries)

@@ -23,7 +23,7 @@ from switchsum.controller.jobs import (
     Unavailable,
     Uninstall,
 )
-from switchsum.controller.tenants import ANYBODY, Tenant
+from switchsum.controller.tenants import ANYBODY, Limits, Tenant
 
 LEASE_S = 5.0
 TOTAL = 2048
@@ -429,8 +429,12 @@ def test_the_history_keeps_the_last_few() -> None:
 # --- everything in any order ------------------------------------------------------------
 
 
+TENANTS = {"": ANYBODY, "small": Tenant("small", Limits(jobs=2, workers=4, slots=1000))}
+
+
 class AnyOrder(RuleBasedStateMachine):
-    """Members come, go, fail and hang in any order, the switch answers late; the invariants of jobs.py hold throughout."""
+    """Members come, go, fail and hang in any order, jobs queue and shrink, the switch answers late, goes and comes back, the
+    controller starts anew; the invariants of jobs.py hold throughout."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -438,11 +442,14 @@ class AnyOrder(RuleBasedStateMachine):
         self.now = 0.0
         self.keys: list[str] = []
         self.socket = 1
+        self.incarnation = 1
         self.installs: list[jobs.Job] = []
         self.uninstalls: list[jobs.Job] = []
         self.epochs: list[int] = []
         self.endings: dict[str, int] = {}
         self.admitted: set[str] = set()
+        self.queue: list[jobs.Job] = []  # in the order in which they were seen to begin to wait
+        self.shrunk: set[tuple[str, str]] = set()
 
     def settle(self) -> None:
         for effect in self.machine.take_effects():
@@ -450,6 +457,9 @@ class AnyOrder(RuleBasedStateMachine):
                 assert effect.job.epoch > max(self.epochs, default=999)
                 self.epochs.append(effect.job.epoch)
                 self.installs.append(effect.job)
+                if effect.job in self.queue and effect.job.identity not in self.shrunk:
+                    earlier = self.queue[: self.queue.index(effect.job)]
+                    assert [job for job in earlier if job.state is State.QUEUED] == []
             elif isinstance(effect, Uninstall):
                 self.uninstalls.append(effect.job)
             elif isinstance(effect, Admit):
@@ -458,21 +468,34 @@ class AnyOrder(RuleBasedStateMachine):
             elif isinstance(effect, Dismiss | End):
                 assert isinstance(effect, End) == (effect.member.key in self.admitted)
                 self.endings[effect.member.key] = self.endings.get(effect.member.key, 0) + 1
+        waiting = [job for job in self.machine.jobs if job.state is State.QUEUED]
+        self.queue = [job for job in self.queue if job in waiting]
+        self.queue += [job for job in waiting if job not in self.queue]
 
     @rule(
         name=st.sampled_from("abc"),
         rank=st.integers(0, 3),
         world=st.sampled_from([1, 2, 3, 3, 3, 33]),
-        slots=st.sampled_from([0, 0, 900]),
+        slots=st.sampled_from([0, 0, 900, 2048]),
+        least=st.sampled_from([0, 0, 100]),
+        queue_s=st.sampled_from([0.0, 5.0]),
+        tenant=st.sampled_from(["", "", "small"]),
     )
-    def join(self, name: str, rank: int, world: int, slots: int) -> None:
+    def join(self, name: str, rank: int, world: int, slots: int, least: int, queue_s: float, tenant: str) -> None:
         self.socket += 1
+        asked = application(
+            rank, world, name, data_port=self.socket, slots=slots, least_slots=least, queue_s=queue_s, tenant=tenant
+        )
+        before = set(map(id, self.machine.jobs))
         try:
-            member = self.machine.join(application(rank, world, name, data_port=self.socket, slots=slots), ANYBODY, self.now)
+            member = self.machine.join(asked, TENANTS[tenant], self.now)
         except Refused:
             pass
         else:
             self.keys.append(member.key)
+            new = [job for job in self.machine.jobs if id(job) not in before]
+            if self.queue and new and new[0].identity not in self.shrunk:
+                assert not new[0].slots  # whoever came earlier is served first
         self.settle()
 
     @precondition(lambda self: self.keys)
@@ -490,7 +513,7 @@ class AnyOrder(RuleBasedStateMachine):
         elif act == "give_up":
             self.machine.give_up(key, 30.0)
         elif act == "renew":
-            self.machine.renew(key, self.now)
+            self.machine.renew(key, self.now, {"collectives": data.draw(st.integers(0, 1))})
         elif act == "mismatch":
             self.machine.report_mismatch(key, "#1", self.now)
         elif act == "describe":
@@ -499,14 +522,24 @@ class AnyOrder(RuleBasedStateMachine):
             self.machine.report_failure(key, "broken", Cause.FAILED)
         self.settle()
 
+    @rule(name=st.sampled_from("abc"), slots=st.integers(1, 900))
+    def shrink(self, name: str, slots: int) -> None:
+        try:
+            self.machine.shrink(name, slots, ANYBODY, self.now)
+        except Refused:
+            pass
+        else:
+            self.shrunk |= {("", name), ("small", name)}
+        self.settle()
+
     @precondition(lambda self: self.installs)
     @rule(works=st.booleans())
     def switch_installs(self, works: bool) -> None:
         job = self.installs.pop(0)
-        if works:
-            self.machine.installed(job, self.now)
-        else:
+        if job.state is State.INSTALLING and not works:
             self.machine.install_failed(job, "refused")
+        else:
+            self.machine.installed(job, self.now)
         self.settle()
 
     @precondition(lambda self: self.uninstalls)
@@ -522,22 +555,61 @@ class AnyOrder(RuleBasedStateMachine):
         self.settle()
 
     @rule()
-    def switch_is_lost(self) -> None:
-        self.machine.end_all(Cause.SWITCH_LOST, "gone")
+    def switch_goes(self) -> None:
+        self.machine.switch_away("gone", self.now)
         self.settle()
+
+    @rule(anew=st.booleans())
+    def switch_comes(self, anew: bool) -> None:
+        self.incarnation += anew
+        found = self.machine.switch_found(self.incarnation, 0)
+        self.machine.switch_back(self.now)
+        for job in found:
+            self.machine.installed(job, self.now)
+        self.settle()
+
+    @rule()
+    def all_end(self) -> None:
+        self.machine.end_all(Cause.CONTROLLER_STOPPED, "stopped")
+        self.settle()
+
+    @rule()
+    def controller_starts_anew(self) -> None:
+        kept = [job for job in self.machine.jobs if job.state is State.RUNNING]
+        for job in kept:
+            job.active_at = job.verdict_at = None
+            for member in job.members.values():
+                member.lease_until = None
+        self.machine = registry(default_slots=600)
+        self.installs, self.uninstalls, self.queue = [], [], []
+        self.machine.restore(kept, max(self.epochs, default=999) + 1, self.incarnation)
+        self.switch_comes(anew=False)
 
     @invariant()
     def slot_ranges_are_disjoint_and_inside(self) -> None:
         taken = [slot for job in self.machine.jobs for slot in job.slots]
-        assert len(taken) == len(set(taken)) == TOTAL - self.machine.free_slots
+        assert len(taken) == len(set(taken)) <= TOTAL - self.machine.free_slots
         assert all(0 <= slot < TOTAL for slot in taken)
+
+    @invariant()
+    def slots_are_held_by_all_that_need_them(self) -> None:
+        for job in self.machine.jobs:
+            assert job.slots or job.state in (State.FORMING, State.QUEUED)
+            assert not job.slots or job.state is not State.QUEUED
+
+    @invariant()
+    def tenants_keep_their_limits(self) -> None:
+        live = [job for job in self.machine.jobs if job.tenant == "small" and job.state is not State.ENDED]
+        assert len(live) <= 2
+        assert sum(job.world_size for job in live) <= 4
+        assert sum(len(job.slots) for job in live) <= 1000
 
     @invariant()
     def numbers_and_live_identities_are_unique(self) -> None:
         numbers = [job.number for job in self.machine.jobs]
         assert len(numbers) == len(set(numbers))
         live = [
-            (job.name, rank)
+            (job.identity, rank)
             for job in self.machine.jobs
             if job.state is not State.ENDED
             for rank, member in job.members.items()
@@ -555,6 +627,12 @@ class AnyOrder(RuleBasedStateMachine):
             for member in job.members.values():
                 known = self.machine.job_of(member.key)
                 assert (known == (job, member)) == (job.state is not State.ENDED)
+
+    @invariant()
+    def whoever_runs_has_a_lease(self) -> None:
+        for job in self.machine.jobs:
+            if job.state is State.RUNNING:
+                assert all((member.lease_until is None) == member.left for member in job.members.values())
 
     @invariant()
     def nobody_hears_two_endings(self) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
+import random
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -26,26 +31,14 @@ from tests.controller.processes import CONTROLLER, Child, child
 from tests.controller.relay import Relay
 from tests.controller.test_service import eventually
 
+Members = Callable[[str, int], list[Member]]
+
 LEASE_S = 20.0
 OK, UNAVAILABLE, NOT_FOUND = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND
 
 
 def ports_of(switch: SoftSwitch) -> list[int]:
     return [udp_port for _, udp_port in switch.port_addresses.values()]
-
-
-@pytest.fixture
-def members() -> Iterator[Callable[[str, int], list[Member]]]:
-    made: list[Member] = []
-
-    def make(address: str, count: int) -> list[Member]:
-        fresh = [Member(address) for _ in range(count)]
-        made.extend(fresh)
-        return fresh
-
-    yield make
-    for member in made:
-        member.close()
 
 
 def add(members: list[Member], phase: int) -> None:
@@ -94,9 +87,7 @@ def report(member: Member, name: str) -> pb.JobReport:
 # --- the controller ------------------------------------------------------------
 
 
-def test_a_killed_controller_s_successor_goes_on_with_its_jobs(
-    tmp_path: Path, members: Callable[[str, int], list[Member]]
-) -> None:
+def test_a_killed_controller_s_successor_goes_on_with_its_jobs(tmp_path: Path, members: Members) -> None:
     state = tmp_path / "state"
     with SoftSwitch(ports=4) as switch, child(CONTROLLER, switch.grpc_address, 1, state, *ports_of(switch)) as old:
         world = members(old.line(), 2)
@@ -130,9 +121,7 @@ def test_a_killed_controller_s_successor_goes_on_with_its_jobs(
             eventually(lambda: report(other[0], "train").ended_because == "every rank of job 'train' left")
 
 
-def test_a_rank_that_left_before_the_controller_was_killed_is_not_waited_for(
-    tmp_path: Path, members: Callable[[str, int], list[Member]]
-) -> None:
+def test_a_rank_that_left_before_the_controller_was_killed_is_not_waited_for(tmp_path: Path, members: Members) -> None:
     state = tmp_path / "state"
     with SoftSwitch(ports=4) as switch, child(CONTROLLER, switch.grpc_address, 1, state, *ports_of(switch)) as old:
         world = members(old.line(), 2)
@@ -151,9 +140,7 @@ def test_a_rank_that_left_before_the_controller_was_killed_is_not_waited_for(
             eventually(lambda: report(world[1], "train").ended_because == "every rank of job 'train' left")
 
 
-def test_a_member_that_does_not_come_back_loses_the_job_its_lease(
-    tmp_path: Path, members: Callable[[str, int], list[Member]]
-) -> None:
+def test_a_member_that_does_not_come_back_loses_the_job_its_lease(tmp_path: Path, members: Members) -> None:
     state = tmp_path / "state"
     with SoftSwitch(ports=4) as switch, child(CONTROLLER, switch.grpc_address, 1, state, *ports_of(switch)) as old:
         world = members(old.line(), 2)
@@ -173,9 +160,7 @@ def test_a_member_that_does_not_come_back_loses_the_job_its_lease(
             assert (ended.cause, list(ended.ranks), ended.resumable) == (pb.LOST_WORKER, [1], False)
 
 
-def test_damaged_and_missing_entries_are_repaired_and_foreign_ones_removed(
-    tmp_path: Path, members: Callable[[str, int], list[Member]]
-) -> None:
+def test_damaged_and_missing_entries_are_repaired_and_foreign_ones_removed(tmp_path: Path, members: Members) -> None:
     state = tmp_path / "state"
     names = pipeline.load("lanes", ELEMENTS).names
     with SoftSwitch(ports=4) as switch, child(CONTROLLER, switch.grpc_address, 1, state, *ports_of(switch)) as old:
@@ -200,7 +185,7 @@ def test_damaged_and_missing_entries_are_repaired_and_foreign_ones_removed(
 
 
 def test_a_switch_that_was_started_anew_meanwhile_ends_the_jobs_so_that_they_join_again(
-    tmp_path: Path, members: Callable[[str, int], list[Member]]
+    tmp_path: Path, members: Members
 ) -> None:
     state = tmp_path / "state"
     first = SoftSwitch(ports=2)
@@ -226,7 +211,7 @@ def test_a_switch_that_was_started_anew_meanwhile_ends_the_jobs_so_that_they_joi
 
 
 def test_a_program_that_another_controller_loaded_again_is_not_taken_for_the_one_that_was_there(
-    tmp_path: Path, members: Callable[[str, int], list[Member]]
+    tmp_path: Path, members: Members
 ) -> None:
     """The same program, but its registers are empty: the epoch's sums are lost."""
     state = tmp_path / "state"
@@ -251,7 +236,7 @@ def test_a_damaged_state_file_is_an_error_at_the_start(tmp_path: Path, switch: S
 
 
 def test_epochs_never_repeat_when_the_clock_is_put_back(
-    tmp_path: Path, switch: SoftSwitch, members: Callable[[str, int], list[Member]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, switch: SoftSwitch, members: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     epochs = []
     for back_s in (0, 86400, 10 * 86400):
@@ -266,9 +251,7 @@ def test_epochs_never_repeat_when_the_clock_is_put_back(
 # --- the line between controller and switch ------------------------------------------------------------
 
 
-def test_a_session_that_is_back_within_a_lease_costs_nothing(
-    switch: SoftSwitch, members: Callable[[str, int], list[Member]]
-) -> None:
+def test_a_session_that_is_back_within_a_lease_costs_nothing(switch: SoftSwitch, members: Members) -> None:
     relay = Relay(switch.grpc_address)
     with make_controller(switch, switch=relay.address, lease_s=LEASE_S) as controller:
         world = members(controller.address, 2)
@@ -295,7 +278,7 @@ def test_a_session_that_is_back_within_a_lease_costs_nothing(
     relay.close()
 
 
-def test_a_session_that_stays_away_ends_the_jobs(switch: SoftSwitch, members: Callable[[str, int], list[Member]]) -> None:
+def test_a_session_that_stays_away_ends_the_jobs(switch: SoftSwitch, members: Members) -> None:
     relay = Relay(switch.grpc_address)
     with make_controller(switch, switch=relay.address, lease_s=1.0) as controller:
         world = members(controller.address, 1)
@@ -318,9 +301,7 @@ def test_a_session_that_stays_away_ends_the_jobs(switch: SoftSwitch, members: Ca
 # --- two controllers ------------------------------------------------------------
 
 
-def test_a_standby_takes_over_the_jobs_of_a_killed_controller(
-    tmp_path: Path, members: Callable[[str, int], list[Member]]
-) -> None:
+def test_a_standby_takes_over_the_jobs_of_a_killed_controller(tmp_path: Path, members: Members) -> None:
     state = tmp_path / "state"
     with SoftSwitch(ports=4) as switch:
         options = (switch.grpc_address, 5, state, *ports_of(switch))
@@ -355,7 +336,7 @@ def test_a_standby_takes_over_the_jobs_of_a_killed_controller(
 
 
 def test_a_standby_that_shares_no_state_clears_the_switch_and_members_join_anew(
-    members: Callable[[str, int], list[Member]],
+    members: Members,
 ) -> None:
     with SoftSwitch(ports=4) as switch, child(CONTROLLER, switch.grpc_address, 5, "", *ports_of(switch)) as first:
         world = members(first.line(), 1)
@@ -371,7 +352,7 @@ def test_a_standby_that_shares_no_state_clears_the_switch_and_members_join_anew(
 
 
 def test_a_controller_with_a_higher_election_id_takes_over_and_the_other_lets_its_members_go(
-    tmp_path: Path, members: Callable[[str, int], list[Member]]
+    tmp_path: Path, members: Members
 ) -> None:
     state = tmp_path / "state"
     with SoftSwitch(ports=4) as switch, make_controller(switch, election_id=1, state=state, lease_s=LEASE_S) as first:
@@ -398,7 +379,7 @@ def test_a_controller_with_a_higher_election_id_takes_over_and_the_other_lets_it
 
 
 def test_a_controller_alone_is_in_charge_whatever_election_id_ruled_before(
-    members: Callable[[str, int], list[Member]],
+    members: Members,
 ) -> None:
     with SoftSwitch(ports=1) as switch:
         with make_controller(switch, election_id=5):
@@ -415,7 +396,7 @@ def test_the_highest_election_id_of_all_leaves_nothing_above_it(switch: SoftSwit
             pass
 
 
-def test_controllers_that_take_turns_never_disturb_the_job(tmp_path: Path, members: Callable[[str, int], list[Member]]) -> None:
+def test_controllers_that_take_turns_never_disturb_the_job(tmp_path: Path, members: Members) -> None:
     """Each is cut off from the switch in turn, so that the other takes over, which finds what has been changed meanwhile."""
     state = tmp_path / "state"
     with SoftSwitch(ports=4) as switch:
@@ -447,3 +428,60 @@ def test_controllers_that_take_turns_never_disturb_the_job(tmp_path: Path, membe
                 controller.close()
             for line in lines:
                 line.close()
+
+
+# --- any moment ------------------------------------------------------------
+
+
+def come_and_go(member: Member, name: str, chance: random.Random, stop: threading.Event, epochs: list[int]) -> bool | None:
+    """Joins and leaves until the controller is gone. Returns whether the member is in then; None if that cannot be known."""
+    for round_ in itertools.count():
+        try:
+            epochs.append(member.join(f"{name} {round_}", 0, 1, slots=chance.randint(1, 600)).epoch)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                continue
+            return False  # if it was admitted, nobody has its key, and it will be lost with its lease
+        if stop.wait(chance.random() * 0.05):
+            return True
+        try:
+            member.leave()
+        except grpc.RpcError:
+            return None
+    raise AssertionError
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_controllers_killed_at_any_moment_lose_no_member_and_repeat_no_epoch(
+    tmp_path: Path, members: Members, seed: int
+) -> None:
+    chance, state = random.Random(seed), tmp_path / "state"
+    epochs: list[int] = []
+    with SoftSwitch(ports=4) as switch:
+        for round_ in range(3):
+            with child(CONTROLLER, switch.grpc_address, 1, state, *ports_of(switch)) as controller:
+                group = members(controller.line(), 4)
+                stop = threading.Event()
+                with ThreadPoolExecutor(len(group)) as pool:
+                    fates = [
+                        pool.submit(come_and_go, member, f"{round_}.{number}", random.Random(chance.random()), stop, epochs)
+                        for number, member in enumerate(group)
+                    ]
+                    time.sleep(0.2 + chance.random())
+                    kill(controller)
+                    stop.set()
+            with make_controller(switch, state=state, lease_s=LEASE_S) as successor:
+                for member, fate in zip(group, fates, strict=True):
+                    if fate.result():
+                        member.turn_to(successor.address)
+                        assert member.renew() is OK
+                        add([member], 1)
+                told = group[0].turn_to(successor.address) or group[0].inspect()
+                on_switch = {e.key[1].value for e in entries_of(switch, programming.JOBS)}
+                assert on_switch == {job.epoch for job in told.jobs if job.running}
+    assert len(set(epochs)) == len(epochs) > 0
+
+
+def entries_of(switch: SoftSwitch, table: str) -> list[Any]:
+    assert switch.dataplane is not None
+    return list(switch.dataplane.tables[table].entries())
