@@ -20,7 +20,6 @@ from switchsum.controller.switch_keeper import SwitchKeeper
 from switchsum.p4src.layout import MAX_WORKERS, SLOTS
 from switchsum.protos.job_rpc import add_job_servicer
 
-_TAKEOVER_PART = 0.25  # of a lease, after which a standby takes a controller that lost its session for gone
 _MAX_CALLS = 1024  # at a time, event streams included; one more is told RESOURCE_EXHAUSTED
 
 logger = logging.getLogger(__name__)
@@ -63,7 +62,7 @@ class ControllerDaemon:
             device_id=options.device_id,
             election_id=options.election_id,
             connect_timeout_s=options.connect_timeout_s,
-            takeover_delay_s=options.lease_s * _TAKEOVER_PART,
+            lease_s=options.lease_s,
             ledger=self._ledger,
         )
         self._server = grpc.server(

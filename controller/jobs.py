@@ -279,7 +279,7 @@ class Registry:
         self._idle_s = idle_s
         self._next_epoch = epoch_floor
         self._next_number = 1
-        self._jobs: list[Job] = []  # all that hold slots: every state
+        self._jobs: list[Job] = []  # in every state; each holds a number, and slots as soon as it has got some
         self._member_jobs: dict[str, Job] = {}  # by key, for members of jobs that have not ended
         self._queue: list[Job] = []  # QUEUED ones, the first come first
         self._promises: dict[tuple[str, str], _Promise] = {}  # by the job's identity
@@ -291,11 +291,12 @@ class Registry:
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        """Every job that holds slots, in order of arrival."""
+        """Every job that is not yet history, in order of arrival."""
         return tuple(self._jobs)
 
     @property
     def free_slots(self) -> int:
+        """Those that neither a job holds nor are kept for one."""
         return sum(map(len, self._gaps()))
 
     def take_effects(self) -> list[Effect]:

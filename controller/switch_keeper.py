@@ -26,7 +26,6 @@ from switchsum.controller.switch_session import DELETE, INSERT, MODIFY, Standing
 from switchsum.p4src.layout import RejectReason, Verdict
 
 PROBE_INTERVAL_S = 2.0  # a switch that hangs does not close its stream; it just stops answering
-PROBE_TIMEOUT_S = 5.0
 RECONNECT_INTERVAL_S = 1.0
 RECONNECT_TIMEOUT_S = 3.0  # of one attempt; jobs that end meanwhile wait for it
 
@@ -90,11 +89,11 @@ class SwitchKeeper:
         device_id: int,
         election_id: int,
         connect_timeout_s: float,
-        takeover_delay_s: float,
+        lease_s: float,
         ledger: Ledger | None,
     ) -> None:
-        """`takeover_delay_s`: how long the controller in charge may be gone, so that one that only starts again, or lost its
-        session for a moment, keeps its place."""
+        """`lease_s`: half of it is how long the switch may take to answer, and a quarter how long the controller in charge may
+        be gone, so that one that only starts again, or lost its session for a moment, keeps its place."""
         self._build = build
         self._base = list(base_items)
         self._listener = listener
@@ -102,7 +101,8 @@ class SwitchKeeper:
         self._device_id = device_id
         self._election_id = election_id
         self._connect_timeout_s = connect_timeout_s
-        self._takeover_delay_s = takeover_delay_s
+        self._probe_timeout_s = lease_s / 2
+        self._takeover_delay_s = lease_s / 4
         self._ledger = ledger
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._session: SwitchSession | None = None
@@ -214,7 +214,7 @@ class SwitchKeeper:
 
     def _probe(self, session: SwitchSession) -> None:
         try:
-            session.probe(PROBE_TIMEOUT_S)
+            session.probe(self._probe_timeout_s)
         except SwitchError as error:
             self._lost(str(error))
 

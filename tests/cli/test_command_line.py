@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +35,7 @@ MISUSE = {
     "switch's ports are; describe any other network in a file (--fabric)",
     "controller --host 10.0.0.1": "host '10.0.0.1' is not an IPv4 address of loopback, such as 127.0.0.1, where an embedded "
     "switch's ports are; describe any other network in a file (--fabric)",
+    "controller --idle 0": "idle 0.0 is out of range: 0.1 to 604800 seconds",
     "switch --udp-base 65530": "UDP ports 65531 to 65538 do not exist; choose a base of 1 to 65527",
 }
 
@@ -124,6 +126,16 @@ def test_a_missing_switch_is_one_line_and_status_1(monkeypatch: pytest.MonkeyPat
     assert output == ""
     assert errors.startswith(f"error: no switch answers P4Runtime at {address} within 0.5 s; start it (`switchsum switch`")
     assert errors.count("\n") == 1
+
+
+def test_a_state_file_that_cannot_be_is_one_line_and_status_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(f"controller --listen 127.0.0.1:0 --state {tmp_path}", monkeypatch) == 1
+    assert capsys.readouterr() == (
+        "",
+        f"error: the state file {tmp_path} cannot be opened (Is a directory); give another path\n",
+    )
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

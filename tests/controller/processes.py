@@ -24,14 +24,14 @@ from pathlib import Path
 from switchsum.controller.daemon import ControllerDaemon
 from switchsum.controller.fabric import Fabric
 from switchsum.controller.options import ControllerOptions
-switch, election_id, state, *ports = sys.argv[1:]
+switch, election_id, state, lease_s, *ports = sys.argv[1:]
 sockets = {number: ("127.0.0.1", int(port)) for number, port in enumerate(ports, 1)}
 options = ControllerOptions(
     switch=switch,
     listen=("127.0.0.1:0",),
     elements=64,
     election_id=int(election_id),
-    lease_s=20.0,
+    lease_s=float(lease_s),
     state=Path(state) if state else None,
 )
 with ControllerDaemon(Fabric.loopback(sockets), options) as controller:

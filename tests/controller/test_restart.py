@@ -25,11 +25,12 @@ from switchsum.controller.switch_session import DELETE, MODIFY, SwitchSession
 from switchsum.p4src.layout import HEADER_DTYPE, WIRE_VERSION, PacketType
 from switchsum.protos import job_pb2 as pb
 from switchsum.softswitch.daemon import SoftSwitch
-from tests.controller.conftest import ELEMENTS, make_controller
+from tests.controller.conftest import ELEMENTS, all_join, make_controller
 from tests.controller.member import Member, join_all
 from tests.controller.processes import CONTROLLER, Child, child
 from tests.controller.relay import Relay
 from tests.controller.test_service import eventually
+from tests.controller.worker import Worker
 
 Members = Callable[[str, int], list[Member]]
 
@@ -89,7 +90,7 @@ def report(member: Member, name: str) -> pb.JobReport:
 
 def test_a_killed_controller_s_successor_goes_on_with_its_jobs(tmp_path: Path, members: Members) -> None:
     state = tmp_path / "state"
-    with SoftSwitch(ports=4) as switch, child(CONTROLLER, switch.grpc_address, 1, state, *ports_of(switch)) as old:
+    with SoftSwitch(ports=4) as switch, child(CONTROLLER, switch.grpc_address, 1, state, LEASE_S, *ports_of(switch)) as old:
         world = members(old.line(), 2)
         join_all(world, "train", slots=64)
         for member in world:
@@ -123,7 +124,7 @@ def test_a_killed_controller_s_successor_goes_on_with_its_jobs(tmp_path: Path, m
 
 def test_a_rank_that_left_before_the_controller_was_killed_is_not_waited_for(tmp_path: Path, members: Members) -> None:
     state = tmp_path / "state"
-    with SoftSwitch(ports=4) as switch, child(CONTROLLER, switch.grpc_address, 1, state, *ports_of(switch)) as old:
+    with SoftSwitch(ports=4) as switch, child(CONTROLLER, switch.grpc_address, 1, state, LEASE_S, *ports_of(switch)) as old:
         world = members(old.line(), 2)
         join_all(world, "train")
         world[0].leave()
@@ -142,7 +143,7 @@ def test_a_rank_that_left_before_the_controller_was_killed_is_not_waited_for(tmp
 
 def test_a_member_that_does_not_come_back_loses_the_job_its_lease(tmp_path: Path, members: Members) -> None:
     state = tmp_path / "state"
-    with SoftSwitch(ports=4) as switch, child(CONTROLLER, switch.grpc_address, 1, state, *ports_of(switch)) as old:
+    with SoftSwitch(ports=4) as switch, child(CONTROLLER, switch.grpc_address, 1, state, LEASE_S, *ports_of(switch)) as old:
         world = members(old.line(), 2)
         join_all(world, "train")
         kill(old)
@@ -163,7 +164,7 @@ def test_a_member_that_does_not_come_back_loses_the_job_its_lease(tmp_path: Path
 def test_damaged_and_missing_entries_are_repaired_and_foreign_ones_removed(tmp_path: Path, members: Members) -> None:
     state = tmp_path / "state"
     names = pipeline.load("lanes", ELEMENTS).names
-    with SoftSwitch(ports=4) as switch, child(CONTROLLER, switch.grpc_address, 1, state, *ports_of(switch)) as old:
+    with SoftSwitch(ports=4) as switch, child(CONTROLLER, switch.grpc_address, 1, state, LEASE_S, *ports_of(switch)) as old:
         world = members(old.line(), 2)
         join_all(world, "train")
         add(world, 1)
@@ -191,7 +192,7 @@ def test_a_switch_that_was_started_anew_meanwhile_ends_the_jobs_so_that_they_joi
     first = SoftSwitch(ports=2)
     ports, address = first.port_addresses, first.grpc_address
     first.start()
-    with child(CONTROLLER, address, 1, state, *ports_of(first)) as old:
+    with child(CONTROLLER, address, 1, state, LEASE_S, *ports_of(first)) as old:
         world = members(old.line(), 2)
         join_all(world, "train")
         kill(old)
@@ -215,7 +216,7 @@ def test_a_program_that_another_controller_loaded_again_is_not_taken_for_the_one
 ) -> None:
     """The same program, but its registers are empty: the epoch's sums are lost."""
     state = tmp_path / "state"
-    with SoftSwitch(ports=4) as switch, child(CONTROLLER, switch.grpc_address, 1, state, *ports_of(switch)) as old:
+    with SoftSwitch(ports=4) as switch, child(CONTROLLER, switch.grpc_address, 1, state, LEASE_S, *ports_of(switch)) as old:
         world = members(old.line(), 2)
         join_all(world, "train")
         kill(old)
@@ -304,7 +305,7 @@ def test_a_session_that_stays_away_ends_the_jobs(switch: SoftSwitch, members: Me
 def test_a_standby_takes_over_the_jobs_of_a_killed_controller(tmp_path: Path, members: Members) -> None:
     state = tmp_path / "state"
     with SoftSwitch(ports=4) as switch:
-        options = (switch.grpc_address, 5, state, *ports_of(switch))
+        options = (switch.grpc_address, 5, state, LEASE_S, *ports_of(switch))
         with child(CONTROLLER, *options) as first:
             first_address = first.line()
             world = members(first_address, 2)
@@ -335,10 +336,31 @@ def test_a_standby_takes_over_the_jobs_of_a_killed_controller(tmp_path: Path, me
                     join_all(members(second.address, 1), "another")
 
 
+def test_hosts_notice_nothing_of_a_takeover(
+    tmp_path: Path, workers: Callable[[ControllerDaemon | str, int], list[Worker]]
+) -> None:
+    """The client that hosts use, which knows both addresses."""
+    with SoftSwitch(ports=4) as switch:
+        options = (switch.grpc_address, 5, tmp_path / "state", 3, *ports_of(switch))
+        with child(CONTROLLER, *options) as first:
+            address = first.line()
+            with make_controller(switch, election_id=1, state=tmp_path / "state", lease_s=3.0) as second:
+                world = workers(f"{second.address},{address}", 2)
+                all_join(world, "train")
+                kill(first)
+                assert world[0].client.wait_ended(9.0) is None
+                (watcher,) = workers(second, 1)
+                (job,) = watcher.client.inspect().jobs
+                assert (job.running, job.epoch) == (True, world[0].joined and world[0].joined.epoch)
+                for worker in world:
+                    worker.client.leave()
+                assert [worker.endings for worker in world] == [[], []]
+
+
 def test_a_standby_that_shares_no_state_clears_the_switch_and_members_join_anew(
     members: Members,
 ) -> None:
-    with SoftSwitch(ports=4) as switch, child(CONTROLLER, switch.grpc_address, 5, "", *ports_of(switch)) as first:
+    with SoftSwitch(ports=4) as switch, child(CONTROLLER, switch.grpc_address, 5, "", LEASE_S, *ports_of(switch)) as first:
         world = members(first.line(), 1)
         join_all(world, "train")
         with make_controller(switch, election_id=1) as second:
@@ -348,6 +370,25 @@ def test_a_standby_that_shares_no_state_clears_the_switch_and_members_join_anew(
             epoch = world[0].reply.epoch
             join_all(world, "train")
             assert world[0].reply.epoch > epoch
+            add(world, 1)
+
+
+def test_of_two_that_stand_by_one_takes_over(tmp_path: Path, members: Members) -> None:
+    """Both claim the same election id."""
+    state = tmp_path / "state"
+    with SoftSwitch(ports=4) as switch, child(CONTROLLER, switch.grpc_address, 5, state, LEASE_S, *ports_of(switch)) as first:
+        world = members(first.line(), 1)
+        join_all(world, "train")
+        with (
+            make_controller(switch, election_id=1, state=state, lease_s=LEASE_S) as second,
+            make_controller(switch, election_id=2, state=state, lease_s=LEASE_S) as third,
+        ):
+            standbys = [members(each.address, 1)[0] for each in (second, third)]
+            kill(first)
+            eventually(lambda: sorted(each.inspect().standby for each in standbys) == [False, True])
+            ruling = next(each for each, member in zip((second, third), standbys, strict=True) if not member.inspect().standby)
+            world[0].turn_to(ruling.address)
+            assert world[0].renew() is OK
             add(world, 1)
 
 
@@ -459,7 +500,7 @@ def test_controllers_killed_at_any_moment_lose_no_member_and_repeat_no_epoch(
     epochs: list[int] = []
     with SoftSwitch(ports=4) as switch:
         for round_ in range(3):
-            with child(CONTROLLER, switch.grpc_address, 1, state, *ports_of(switch)) as controller:
+            with child(CONTROLLER, switch.grpc_address, 1, state, LEASE_S, *ports_of(switch)) as controller:
                 group = members(controller.line(), 4)
                 stop = threading.Event()
                 with ThreadPoolExecutor(len(group)) as pool:

@@ -132,7 +132,7 @@ def test_a_killed_controller_s_successor_keeps_what_is_right_and_removes_what_is
     switch: SoftSwitch, workers: Workers
 ) -> None:
     ports = [udp_port for _, udp_port in switch.port_addresses.values()]
-    with child(CONTROLLER, switch.grpc_address, 1, "", *ports) as old:
+    with child(CONTROLLER, switch.grpc_address, 1, "", 2, *ports) as old:
         (worker,) = workers(old.line(), 1)
         all_join([worker], "train")
         send(worker, 1)
