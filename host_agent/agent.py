@@ -187,7 +187,7 @@ class Agent:
         assert self._peers is not None
         self._lost_at = time.monotonic()
         log = logger.warning if self._terms.rank == 0 else logger.info
-        way = "wait for it" if self._terms.on_loss is OnLoss.WAIT else "go over Gloo"
+        way = "wait" if self._terms.on_loss is OnLoss.WAIT else "go over Gloo"
         log("job %r, rank %d: sums %s until the switch is back: %s", self._terms.job_name, self._terms.rank, way, reason)
         self._peers.call(generation, f"rank {self._terms.rank} lost the switch: {reason}")
         if not isinstance(reason, EpochEnded):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -48,27 +47,82 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def test_sums_go_on_without_the_switch_and_return_to_it(network: Network) -> None:
-    with started("sums_through_losses", RANKS, SWITCHSUM_CONTROLLER=network.address, SWITCHSUM_TIMEOUT="20") as ranks:
-        spoken = [Lines(rank.stdout) for rank in ranks]
+class Job:
+    """Ranks that sum, and say so when the way of their sums changes."""
 
-        def all_go(way: str) -> None:
-            for lines in spoken:
-                lines.next(f"^way: {way} in epoch")
+    def __init__(self, ranks: list[subprocess.Popen[str]]) -> None:
+        self.ranks = ranks
+        self.spoken = [Lines(rank.stdout) for rank in ranks]
 
-        all_go("switch")
-        for _ in range(2):
-            kill(network.switch)
-            all_go("gloo")
-            network.start_switch()
-            all_go("switch")
-        network.switch.send_signal(signal.SIGSTOP)
-        all_go("gloo")
-        network.switch.send_signal(signal.SIGCONT)
-        all_go("switch")
-        for rank in ranks:
+    def goes(self, way: str) -> None:
+        """Wait until all ranks do."""
+        for lines in self.spoken:
+            lines.next(f"^way: {way} in epoch")
+
+    def ends_well(self, said: str) -> None:
+        for rank in self.ranks:
             assert rank.stdin is not None
             rank.stdin.close()
-        for rank, lines in zip(ranks, spoken, strict=True):
-            assert re.search("3 detours", lines.next("times right").string), lines.seen
+        for rank, lines in zip(self.ranks, self.spoken, strict=True):
+            assert said in lines.next("times right").string, lines.seen
             assert rank.wait(LIMIT_S) == 0, lines.seen
+
+
+@contextlib.contextmanager
+def job(network: Network, **environment: str) -> Iterator[Job]:
+    with started("sums_through_losses", RANKS, SWITCHSUM_CONTROLLER=network.address, **environment) as ranks:
+        yield Job(ranks)
+
+
+def test_sums_go_on_without_the_switch_and_return_to_it(network: Network) -> None:
+    with job(network) as sums:
+        sums.goes("switch")
+        for _ in range(2):
+            kill(network.switch)
+            sums.goes("gloo")
+            network.start_switch()
+            sums.goes("switch")
+        network.switch.send_signal(signal.SIGSTOP)
+        sums.goes("gloo")
+        network.switch.send_signal(signal.SIGCONT)
+        sums.goes("switch")
+        sums.ends_well("3 detours")
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_rank_that_is_lost_meanwhile_is_named(network: Network, number: signal.Signals) -> None:
+    """With neither a controller nor a switch: nobody but the ranks can tell."""
+    with job(network) as sums:
+        sums.goes("switch")
+        kill(network.controller)
+        sums.goes("gloo")
+        network.start_controller()
+        sums.goes("switch")
+        kill(network.controller)
+        kill(network.switch)
+        sums.goes("gloo")
+        lost = sums.ranks.pop(1)
+        lost.send_signal(number)
+        del sums.spoken[1]
+        for rank, lines in zip(sums.ranks, sums.spoken, strict=True):
+            lines.next(rf"PeersLost: lost rank 1 \(host \S+, pid {lost.pid}\) while sums went without the switch")
+            assert rank.wait(LIMIT_S) == 1, lines.seen
+
+
+def test_who_waits_goes_on_in_the_switch_alone(network: Network) -> None:
+    with job(network, SWITCHSUM_ON_LOSS="wait") as sums:
+        sums.goes("switch")
+        kill(network.switch)
+        sums.spoken[0].next("rank 0: sums wait until the switch is back: the switch at .* is gone")
+        network.start_switch()
+        sums.spoken[0].next("rank 0: sums go through the switch again, in epoch")
+        sums.ends_well("1 detours, 0 sums over Gloo")
+
+
+def test_who_fails_is_told_why(network: Network) -> None:
+    with job(network, SWITCHSUM_ON_LOSS="fail") as sums:
+        sums.goes("switch")
+        kill(network.switch)
+        for rank, lines in zip(sums.ranks, sums.spoken, strict=True):
+            lines.next("EpochEnded: the switch at .* is gone")
+            assert rank.wait(LIMIT_S) == 1, lines.seen

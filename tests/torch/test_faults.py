@@ -30,7 +30,7 @@ from switchsum.p4src.layout import HEADER_DTYPE, WIRE_VERSION
 from switchsum.softswitch.daemon import SoftSwitch
 from tests.torch.launch import ROOT, check, free_port, run, started
 
-LIMIT_S = 120.0  # for anything a test waits for, numba compiling included; far below the 30 minutes of a hang
+LIMIT_S = 180.0  # for anything a test waits for, numba compiling included; far below the 30 minutes of a hang
 RANKS = 2
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch.distributed as dist
 
 from switchsum.torch_backend import ProcessGroupSwitchSum
-from tests.torch.launch import check, collect, free_port, run, started
+from tests.torch.launch import LIMIT_S, check, collect, free_port, run, started
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_ranks_that_are_started_by_python(controller: str, program: str) -> None
 
 
 def test_a_rank_that_is_replaced() -> None:
-    check(run("programs.a_rank_that_is_replaced", 2, 120, SECOND_PORT=str(free_port())))
+    check(run("programs.a_rank_that_is_replaced", 2, SECOND_PORT=str(free_port())))
 
 
 def test_small_tensors_by_choice(controller: str) -> None:
@@ -60,7 +60,7 @@ def test_small_tensors_by_choice(controller: str) -> None:
 
 
 def test_a_rank_that_dies_in_backward(controller: str) -> None:
-    outcomes = run("programs.failures_in_backward_are_errors", 3, 60, SWITCHSUM_CONTROLLER=controller)
+    outcomes = run("programs.failures_in_backward_are_errors", 3, SWITCHSUM_CONTROLLER=controller)
     assert outcomes.pop(1).status == 7
     check(outcomes)
 
@@ -70,7 +70,7 @@ def test_a_rank_that_is_stopped_inside_gloo(controller: str) -> None:
         assert ranks[1].stdout is not None
         assert ranks[1].stdout.readline().strip() == "ready"
         ranks[1].send_signal(signal.SIGSTOP)
-        outcomes = collect(ranks[:1], 60)
+        outcomes = collect(ranks[:1], LIMIT_S)
         ranks[1].send_signal(signal.SIGCONT)
         check(outcomes)
         with contextlib.suppress(subprocess.TimeoutExpired):
