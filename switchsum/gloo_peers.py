@@ -7,6 +7,7 @@ rank counts in the store, and a rank that waits looks whether the others do.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import socket
 import threading
@@ -74,7 +75,9 @@ class GlooPeers:
         if self._beating is not None:
             self._beating.join()
         if self._abandoned:
-            self._group.abort()
+            # Gloo's threads wait for the lost rank, and its destructor would wait for them: so it never runs.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
+            self._group = None
         # Else the group stays: who is done first must not close its sockets on those who read from them still.
 
     def close(self) -> None:
