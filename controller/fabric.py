@@ -95,6 +95,11 @@ class Fabric(ABC):
     def attach(self, address: str, job_load: Mapping[int, int], total_load: Mapping[int, int]) -> Attachment:
         """The port for a worker at `address`; the loads count workers by port. Raises ValueError with a sentence."""
 
+    @property
+    @abstractmethod
+    def data_address(self) -> str:
+        """IPv4 address where hosts send their packets."""
+
 
 class LoopbackFabric(Fabric):
     """Ports are UDP sockets on this machine."""
@@ -105,6 +110,10 @@ class LoopbackFabric(Fabric):
         """`sockets`: switch port -> (host, UDP port), at least one."""
         super().__init__(tuple(sorted(sockets)), (), switch_ip, switch_mac)
         self._sockets = dict(sockets)
+
+    @property
+    def data_address(self) -> str:
+        return self._sockets[self.ports[0]][0]
 
     def attach(self, address: str, job_load: Mapping[int, int], total_load: Mapping[int, int]) -> Attachment:
         """A port of its own for each worker of a job while there are enough, else the least used one."""
@@ -155,6 +164,10 @@ class RackFabric(Fabric):
         }
         return yaml.safe_dump(tree, sort_keys=False)
 
+    @property
+    def data_address(self) -> str:
+        return str(IPv4Address(self.switch_ip))
+
     def attach(self, address: str, job_load: Mapping[int, int], total_load: Mapping[int, int]) -> Attachment:
         """The port that reaches the host."""
         station = self._by_address.get(int(_ipv4(address)))
@@ -164,7 +177,7 @@ class RackFabric(Fabric):
                 f"data address {address} belongs to no host of this fabric (known: {known}): "
                 "set SWITCHSUM_DATA_ADDRESS to the host's address towards the switch, or add it to the fabric's file"
             )
-        return Attachment(station.port, station.mac, str(IPv4Address(self.switch_ip)), SERVICE_PORT)
+        return Attachment(station.port, station.mac, self.data_address, SERVICE_PORT)
 
 
 def load(path: Path) -> Fabric:

@@ -121,6 +121,9 @@ class Attachment:
 class Fabric(Protocol):
     """What the registry wants to know of the network."""
 
+    @property
+    def data_address(self) -> str: ...
+
     def attach(self, address: str, job_load: Mapping[int, int], total_load: Mapping[int, int]) -> Attachment:
         """The switch port for a worker at `address`; the loads count workers by port. Raises ValueError with a sentence."""
 
@@ -298,6 +301,11 @@ class Registry:
     def free_slots(self) -> int:
         """Those that neither a job holds nor are kept for one."""
         return sum(map(len, self._gaps()))
+
+    @property
+    def data_address(self) -> str:
+        """IPv4 address where hosts send their packets."""
+        return self._fabric.data_address
 
     def take_effects(self) -> list[Effect]:
         """What has to be done since the last call, in order."""

@@ -35,7 +35,7 @@ class EpochEnded(_message.Message):
     def __init__(self, cause: _Optional[_Union[Cause, str]] = ..., reason: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., resumable: bool = ...) -> None: ...
 
 class InspectReply(_message.Message):
-    __slots__ = ["dropped_in", "dropped_out", "jobs", "pipeline", "rejected", "slots_free", "slots_total", "standby", "switch_address", "switch_problem", "uptime_s"]
+    __slots__ = ["clock_s", "data_address", "dropped_in", "dropped_out", "jobs", "pipeline", "rejected", "slots_free", "slots_total", "standby", "switch_address", "switch_problem", "uptime_s", "wire_version"]
     class DroppedInEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,8 @@ class InspectReply(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    CLOCK_S_FIELD_NUMBER: _ClassVar[int]
+    DATA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_IN_FIELD_NUMBER: _ClassVar[int]
     DROPPED_OUT_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +70,9 @@ class InspectReply(_message.Message):
     SWITCH_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     SWITCH_PROBLEM_FIELD_NUMBER: _ClassVar[int]
     UPTIME_S_FIELD_NUMBER: _ClassVar[int]
+    WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    clock_s: float
+    data_address: str
     dropped_in: _containers.ScalarMap[int, int]
     dropped_out: _containers.ScalarMap[int, int]
     jobs: _containers.RepeatedCompositeFieldContainer[JobReport]
@@ -79,7 +84,8 @@ class InspectReply(_message.Message):
     switch_address: str
     switch_problem: str
     uptime_s: float
-    def __init__(self, jobs: _Optional[_Iterable[_Union[JobReport, _Mapping]]] = ..., rejected: _Optional[_Mapping[str, int]] = ..., dropped_in: _Optional[_Mapping[int, int]] = ..., dropped_out: _Optional[_Mapping[int, int]] = ..., slots_total: _Optional[int] = ..., slots_free: _Optional[int] = ..., pipeline: _Optional[str] = ..., switch_address: _Optional[str] = ..., switch_problem: _Optional[str] = ..., standby: bool = ..., uptime_s: _Optional[float] = ...) -> None: ...
+    wire_version: int
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobReport, _Mapping]]] = ..., rejected: _Optional[_Mapping[str, int]] = ..., dropped_in: _Optional[_Mapping[int, int]] = ..., dropped_out: _Optional[_Mapping[int, int]] = ..., slots_total: _Optional[int] = ..., slots_free: _Optional[int] = ..., pipeline: _Optional[str] = ..., switch_address: _Optional[str] = ..., switch_problem: _Optional[str] = ..., standby: bool = ..., uptime_s: _Optional[float] = ..., data_address: _Optional[str] = ..., wire_version: _Optional[int] = ..., clock_s: _Optional[float] = ...) -> None: ...
 
 class InspectRequest(_message.Message):
     __slots__ = []
@@ -290,4 +296,4 @@ class WorkerReport(_message.Message):
 
 class Cause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
-# SHA-256 of job.proto: 392f51885f1914475a071c05a60cbc01b2f3c656bceb0c481241098b38386ced
+# SHA-256 of job.proto: 58bb318b8d7da165eb93211040ea166e7385727bea260419f9d0312c68649015
