@@ -195,7 +195,12 @@ def turn_off(namespace: str, interface: str, offloads: Iterable[str]) -> None:
 
 def offloads(namespace: str, interface: str) -> set[str]:
     """Those that are on, of "tx-checksum", "tso", "gso", "gro"."""
-    return inside(namespace, lambda: {name for name, command in _GET.items() if _ethtool(interface, command, 0)})
+    return inside(namespace, lambda: offloads_here(interface))
+
+
+def offloads_here(interface: str) -> set[str]:
+    """The same for an interface of the namespace that the calling thread is in."""
+    return {name for name, command in _GET.items() if _ethtool(interface, command, 0)}
 
 
 def _ethtool(interface: str, command: int, value: int) -> int:

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import grpc
-from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
 from switchsum.bmv2_topologies import namespaces
 
@@ -140,6 +139,9 @@ class SwitchProcess:
 
     def ready(self, patience_s: float = START_PATIENCE_S) -> None:
         """Wait until it answers. Raises SwitchFailed with the end of its log if it does not, or ends before."""
+        # Not above: whoever only asks what a switch needs (`switchsum doctor`) may be without the extra that brings it.
+        from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
+
         deadline = time.monotonic() + patience_s
         with grpc.insecure_channel(self.address) as channel:
             stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import Abort, TyperException
 
-from switchsum import __version__, bench_command, rack_command
+from switchsum import __version__, bench_command, doctor_command, rack_command
 from switchsum.demo.options import BadOption, DemoOptions
 from switchsum.failures import CommandFailed, require
 
@@ -35,6 +35,7 @@ app = typer.Typer(
 )
 app.add_typer(rack_command.app, name="rack")
 app.add_typer(bench_command.app, name="bench")
+app.command()(doctor_command.doctor)
 
 
 def _show_version(wanted: bool) -> None:
