@@ -25,6 +25,7 @@ _CLONE_NEWNET = 0x40000000
 _SIOCETHTOOL = 0x8946
 # linux/ethtool.h: commands that turn an offload off, and those that ask for it
 _SET_OFF = {"tx-checksum": 0x17, "tso": 0x1F, "gso": 0x24, "gro": 0x2C}
+_GET_LINK = 0xA
 _GET = {"tx-checksum": 0x16, "tso": 0x1E, "gso": 0x23, "gro": 0x2B}
 
 Value = TypeVar("Value")
@@ -203,6 +204,11 @@ def offloads_here(interface: str) -> set[str]:
     return {name for name, command in _GET.items() if _ethtool(interface, command, 0)}
 
 
+def carrier_here(interface: str) -> bool:
+    """Whether something is at the other end of an interface's link; true at once, where the flag RUNNING takes a second."""
+    return bool(_ethtool(interface, _GET_LINK, 0))
+
+
 def _ethtool(interface: str, command: int, value: int) -> int:
     """One of the calls that carry a number (struct ethtool_value)."""
     memory = ctypes.create_string_buffer(struct.pack("II", command, value))
@@ -210,7 +216,7 @@ def _ethtool(interface: str, command: int, value: int) -> int:
         try:
             fcntl.ioctl(opened, _SIOCETHTOOL, struct.pack("16sP", interface.encode(), ctypes.addressof(memory)))
         except OSError as error:
-            raise NetworkError(f"interface {interface}: offloads cannot be read or changed: {error.strerror}") from None
+            raise NetworkError(f"interface {interface}: ethtool cannot read or change it: {error.strerror}") from None
     return int(struct.unpack("II", memory.raw[:8])[1])
 
 

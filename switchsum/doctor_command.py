@@ -39,14 +39,13 @@ def doctor(
     """
     from rich.console import Console
 
-    from switchsum.doctor import report, services
-    from switchsum.doctor.examination import examine
+    from switchsum.doctor import examination, report
     from switchsum.doctor.findings import Host
 
     roles = _named(role) if role else _guessed()
     addresses = controller or [text for text in os.environ.get("SWITCHSUM_CONTROLLER", "").split(",") if text]
-    host = Host(roles, bool(role), tuple(map(services.ask, addresses)), tuple(interface or ()))
-    groups = examine(host)
+    host = Host(roles, bool(role), tuple(map(examination.ask, addresses)), tuple(interface or ()))
+    groups = examination.examine(host)
     if as_json:
         typer.echo(report.as_json(host, groups))
     else:

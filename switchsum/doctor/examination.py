@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from switchsum.doctor import kernel, machine, network, privileges, services, software, variables
-from switchsum.doctor.findings import Finding, Host, Status
+from switchsum.doctor.findings import Controller, Finding, Host, Status
 
 Check = Callable[[Host], Iterable[Finding]]
 CHECK_S = 10.0  # a check; loading compiled code takes two on a busy machine
+_HANGS = "see whether a name server, a network disk or a program hangs"
 
 CHECKS: Mapping[str, tuple[Check, ...]] = {
     "Variables": (variables.values, variables.names, variables.autoload),
@@ -47,7 +48,7 @@ def examine(host: Host, checks: Mapping[str, tuple[Check, ...]] = CHECKS, limit_
 
 
 def outcome(check: Check, host: Host, limit_s: float) -> list[Finding]:
-    """What a check finds within the limit. A thread that hangs is left behind; the process ends without it."""
+    """What a check finds within the limit."""
     name = check.__name__.replace("_", " ")
     findings: list[Finding] = []
 
@@ -58,11 +59,31 @@ def outcome(check: Check, host: Host, limit_s: float) -> list[Finding]:
             text = f"the check failed itself: {type(error).__name__}: {error}"
             findings.append(Finding(name, Status.ERROR, text, "the error names what is missing, broken or forbidden"))
 
-    thread = threading.Thread(target=run, name=f"switchsum-{name}", daemon=True)
+    if not ends(run, name, limit_s):
+        text = f"the check did not end within {limit_s:g} s"
+        return [*findings, Finding(name, Status.ERROR, text, _HANGS)]
+    return findings
+
+
+def ask(address: str, limit_s: float = CHECK_S) -> Controller:
+    """services.ask within the limit: a name server may hang."""
+    answers: list[Controller] = []
+
+    def run() -> None:
+        try:
+            answers.append(services.ask(address))
+        except BaseException as error:
+            text = f"could not be asked: {type(error).__name__}: {error}"
+            answers.append(Controller(address, None, text, "the error names what is missing, broken or forbidden"))
+
+    if not ends(run, address, limit_s):
+        return Controller(address, None, f"could not be asked within {limit_s:g} s", _HANGS)
+    return answers[0]
+
+
+def ends(action: Callable[[], None], name: str, limit_s: float) -> bool:
+    """Whether it does within the limit. A thread that hangs is left behind; the process ends without it."""
+    thread = threading.Thread(target=action, name=f"switchsum-{name}", daemon=True)
     thread.start()
     thread.join(limit_s)
-    if not thread.is_alive():
-        return findings
-    text = f"the check did not end within {limit_s:g} s"
-    remedy = "see whether a name server, a network disk or a program hangs"
-    return [*findings, Finding(name, Status.ERROR, text, remedy)]
+    return not thread.is_alive()

@@ -104,16 +104,22 @@ def _pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 def buffers(host: Host) -> Iterator[Finding]:
     """What a rank's data socket asks for, and what it gets."""
     from switchsum.host_agent.transport import RECEIVE_BUFFER
+
+    yield from granted(RECEIVE_BUFFER)
+
+
+def granted(receive_bytes: int) -> Iterator[Finding]:
+    """What the kernel makes of a wish for so large a receive buffer, and of our send buffer."""
     from switchsum.host_agent.udp_batches import SEND_BUFFER, set_buffers
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
-        set_buffers(opened, opened, RECEIVE_BUFFER)
+        set_buffers(opened, opened, receive_bytes)
         # The kernel doubles what is asked for, for its own use.
-        granted = {
-            "receive": (opened.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2, RECEIVE_BUFFER, "rmem_max"),
+        sizes = {
+            "receive": (opened.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2, receive_bytes, "rmem_max"),
             "send": (opened.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 2, SEND_BUFFER, "wmem_max"),
         }
-    for name, (got, wanted, limit) in granted.items():
+    for name, (got, wanted, limit) in sizes.items():
         text = f"{got >> 10} KiB granted of {wanted >> 10} KiB asked for"
         if got < wanted:
             yield Finding(

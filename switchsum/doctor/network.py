@@ -91,14 +91,24 @@ def links(host: Host) -> Iterator[Finding]:
             present = ", ".join(each for _, each in socket.if_nameindex())
             yield Finding(name, Status.ERROR, f"there is no such interface ({error.strerror})", f"name one of {present}")
             continue
-        if not flags & _UP or not flags & _RUNNING:
-            problem = "is down" if not flags & _UP else "has no carrier"
-            remedy = f"ip link set {name} up" if not flags & _UP else "see to its cable, and to the other end"
-            yield Finding(name, Status.ERROR, problem, remedy)
+        if not flags & _UP:
+            yield Finding(name, Status.ERROR, "is down", f"ip link set {name} up")
+            continue
+        if not _carrier(name, flags):
+            yield Finding(name, Status.ERROR, "has no carrier", "see to its cable, and to the other end")
             continue
         yield _mtu(name, host)
         if name != LOOPBACK:
             yield from _offloads(name, host)
+
+
+def _carrier(name: str, flags: int) -> bool:
+    from switchsum.bmv2_topologies import namespaces
+
+    try:
+        return namespaces.carrier_here(name)
+    except namespaces.NetworkError:  # its driver does not tell
+        return bool(flags & _RUNNING)
 
 
 def _mtu(name: str, host: Host) -> Finding:

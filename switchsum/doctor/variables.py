@@ -19,6 +19,7 @@ KNOWN = frozenset(
         "SWITCHSUM_DATA_ADDRESS",
         "SWITCHSUM_GLOO_BELOW",
         "SWITCHSUM_LANES",
+        "SWITCHSUM_RACK_RUN",
         "SWITCHSUM_SLOTS",
         "SWITCHSUM_TIMEOUT",
     }
@@ -40,9 +41,13 @@ def names(host: Host) -> Iterator[Finding]:
     """Names that look like ours and are not: usually misspelled, and ignored without a word."""
     for name in sorted(os.environ):
         if name.startswith(PREFIX) and name not in KNOWN:
-            near = difflib.get_close_matches(name, KNOWN, 1)
+            near = [PREFIX + rest for rest in difflib.get_close_matches(name.removeprefix(PREFIX), _rests(), 1)]
             remedy = f'export {near[0]}="${name}"; unset {name}' if near else f"unset {name}"
             yield Finding(name, Status.WARNING, "is set, but no part of switchsum reads a variable of this name", remedy)
+
+
+def _rests() -> list[str]:
+    return [name.removeprefix(PREFIX) for name in KNOWN]
 
 
 def autoload(host: Host) -> Iterator[Finding]:

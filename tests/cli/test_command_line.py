@@ -78,6 +78,7 @@ def test_without_a_command_help_is_shown(monkeypatch: pytest.MonkeyPatch, capsys
         "controller",
         "rack",
         "bench",
+        "doctor",
     }
     assert run("rack", monkeypatch) == 0
     bare = capsys.readouterr().out
