@@ -24,6 +24,7 @@ from numba.extending import intrinsic
 from switchsum.host_agent import engine as _engine
 from switchsum.host_agent.errors import TransportError
 from switchsum.host_agent.udp_batches import (
+    RECEIVE_BUFFER,
     SEGMENTS,
     SOL_UDP,
     UDP_GRO,
@@ -40,7 +41,6 @@ from switchsum.host_agent.udp_batches import (
 if TYPE_CHECKING:
     from switchsum.host_agent.engine import Engine
 
-RECEIVE_BUFFER = 8 << 20
 LONGEST_POLL_NS = 100_000_000  # how long a stop request can go unnoticed if a wake-up were lost
 LONGEST_RUN_NS = 100_000_000  # a caller that drives itself must get to Python now and then, for Ctrl-C
 

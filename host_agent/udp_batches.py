@@ -23,6 +23,7 @@ RECEIVE_BYTES = 65536
 SEGMENTS = 60  # packets a UDP_SEGMENT call: 60 x 1048 bytes stay below the 65,507 of one datagram
 # Smaller than what a shaped link's queue holds, so that a full queue blocks (or refuses) instead of losing packets.
 SEND_BUFFER = 128 << 10
+RECEIVE_BUFFER = 8 << 20
 
 recvmmsg = types.ExternalFunction("recvmmsg", types.int32(types.int32, types.uintp, types.uint32, types.int32, types.uintp))
 sendmsg = types.ExternalFunction("sendmsg", types.int64(types.int32, types.uintp, types.int32))

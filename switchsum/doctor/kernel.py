@@ -103,7 +103,7 @@ def _pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 def buffers(host: Host) -> Iterator[Finding]:
     """What a rank's data socket asks for, and what it gets."""
-    from switchsum.host_agent.transport import RECEIVE_BUFFER
+    from switchsum.host_agent.udp_batches import RECEIVE_BUFFER
 
     yield from granted(RECEIVE_BUFFER)
 

@@ -41,7 +41,7 @@ def ask(address: str) -> Controller:
     except TimeoutError:
         return Controller(address, None, f"nothing answers within {ASK_S:g} s", f"see to firewalls; {_START}")
     except OSError as error:
-        remedy = f"ip route get {host}" if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH) else _START
+        remedy = f"find a way: `ip route get {host}`" if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH) else _START
         return Controller(address, None, f"cannot be reached: {error.strerror}", remedy)
     from switchsum.host_agent.errors import SwitchSumError
     from switchsum.host_agent.job_client import JobClient

@@ -89,7 +89,10 @@ def test_addresses_that_are_none(address: str, found: str) -> None:
 
 def test_no_way_leads_to_the_controller(lan: Lan) -> None:
     answer = namespaces.inside(lan.here, lambda: services.ask("192.0.2.9:50099"))
-    assert (answer.problem, answer.remedy) == ("cannot be reached: Network is unreachable", "ip route get 192.0.2.9")
+    assert (answer.problem, answer.remedy) == (
+        "cannot be reached: Network is unreachable",
+        "find a way: `ip route get 192.0.2.9`",
+    )
 
 
 def test_another_wire_version() -> None:
