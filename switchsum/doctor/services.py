@@ -78,7 +78,7 @@ def _of_controller(controller: Controller) -> Iterator[Finding]:
         yield Finding(subject, Status.ERROR, controller.problem, controller.remedy)
         return
     running = sum(job.running for job in reply.jobs)
-    if reply.standby:
+    if reply.standby:  # its switch_problem says the same
         yield Finding(subject, Status.NOTE, "stands by: another controller is in charge of the switch")
     else:
         yield Finding(
@@ -94,7 +94,7 @@ def _of_controller(controller: Controller) -> Iterator[Finding]:
             f"it speaks wire version {reply.wire_version:#x}, this host {WIRE_VERSION:#x}: it will refuse every join",
             "install the same release of switchsum on both",
         )
-    if reply.switch_problem:
+    if reply.switch_problem and not reply.standby:
         yield Finding(
             f"{subject}: switch",
             Status.ERROR,

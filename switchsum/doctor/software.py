@@ -20,6 +20,7 @@ PIP = f"{sys.executable} -m pip install"
 # extra of pyproject.toml -> the role that cannot do without
 EXTRAS = {"": None, "torch": Role.WORKER, "switch": Role.CONTROLLER}
 _REQUIREMENT = re.compile(r"([\w.-]+)\s*(?:(==|>=)\s*([\d.]+))?[^;]*(?:;.*extra == ['\"](\w+)['\"])?")
+_WITH_SWITCH = {Role.CONTROLLER, Role.RACK}
 _COMMAND_S = 5.0
 # p4runtime 1.4.1, which p4runtime-shell 0.0.6 needs, was generated for an older protobuf than this.
 _PROTOBUF_LIMIT = (3, 21)
@@ -82,7 +83,7 @@ def _judged(requirement: Requirement, host: Host) -> Finding:
         if needed:
             return Finding(requirement.name, Status.WARNING, "is not installed: this host cannot train", remedy)
         purpose = "a training host does without" if role is Role.CONTROLLER else "a controller's host does without"
-        return Finding(requirement.name, Status.NOTE, f"is not installed; {purpose}", remedy)
+        return Finding(requirement.name, Status.NOTE, f"is not installed; {purpose}")
     if fits(version, requirement):
         return Finding(requirement.name, Status.FINE, version)
     tried = requirement.operator == "=="
@@ -122,6 +123,8 @@ def protobuf(host: Host) -> Iterator[Finding]:
 
 def programs(host: Host) -> Iterator[Finding]:
     """Every compiled switch program against its manifest, as the controller checks the one that it loads."""
+    if not host.roles & _WITH_SWITCH:
+        return
     if find_spec("p4") is None:
         yield Finding("switch programs", Status.NOTE, "not examined: that needs the package p4runtime")
         return
@@ -143,6 +146,8 @@ def programs(host: Host) -> Iterator[Finding]:
 
 def bmv2(host: Host) -> Iterator[Finding]:
     """The other switch, for racks."""
+    if not host.roles & _WITH_SWITCH:
+        return
     from switchsum.bmv2_topologies import switch_process
 
     named = os.environ.get("SWITCHSUM_BMV2", "")
@@ -164,6 +169,8 @@ def bmv2(host: Host) -> Iterator[Finding]:
 
 def p4c(host: Host) -> Iterator[Finding]:
     """The compiler, which only those need who change the switch program."""
+    if not host.roles & _WITH_SWITCH:
+        return
     named = os.environ.get("P4C", "p4c-bm2-ss")
     found = shutil.which(named)
     if found is None:

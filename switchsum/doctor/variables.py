@@ -34,7 +34,9 @@ def values(host: Host) -> Iterator[Finding]:
         yield Finding("values", Status.ERROR, str(error), "correct it: docs/pytorch.md lists variables and values")
         return
     present = sorted(name for name in os.environ if name in KNOWN)
-    yield Finding("values", Status.FINE, f"{', '.join(present)} can be read" if present else f"no {PREFIX}… is set")
+    yield Finding(
+        "values", Status.FINE, f"{', '.join(present)} can be read" if present else "none of switchsum's variables is set"
+    )
 
 
 def names(host: Host) -> Iterator[Finding]:

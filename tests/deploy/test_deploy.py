@@ -136,3 +136,26 @@ def test_every_alarm_is_explained() -> None:
     for rule in rules():
         assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
         assert rule["labels"] in ({"severity": "page"}, {"severity": "ticket"}, {"severity": "info"})
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not on PATH")
+def test_the_page_makes_certificates(tmp_path: Path) -> None:
+    """Every openssl command of the page, in its order."""
+    page = (ROOT / "docs" / "operators.md").read_text()
+    commands = re.findall(r"^\$ (openssl .*)$", page, re.MULTILINE)
+    assert len(commands) == 4
+    for command in commands:
+        done = subprocess.run(shlex.split(command), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+    assert done.stdout == "tls.crt: OK\n"
+    shown = ["openssl", "x509", "-in", "tls.crt", "-noout", "-ext", "subjectAltName"]
+    names = subprocess.run(shown, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "IP Address:192.168.9.1, DNS:controller.rack1" in names
+
+
+def test_the_page_installs_what_there_is() -> None:
+    page = (ROOT / "docs" / "operators.md").read_text()
+    named = set(re.findall(r"\bdeploy/[\w./-]*\w", page))
+    assert {name for name in named if not (ROOT / name).exists()} == set()
+    files = {str(path.relative_to(ROOT)) for path in DEPLOY.rglob("*") if path.is_file()}
+    assert files - named == set()

@@ -108,7 +108,7 @@ def test_a_controller_without_its_switch() -> None:
 
 
 def test_a_standby_is_no_fault() -> None:
-    assert only(services.controllers(answering(standby=True))).status is Status.NOTE
+    assert only(services.controllers(answering(standby=True, switch_problem="it stands by"))).status is Status.NOTE
 
 
 def test_the_controller_in_charge_is_believed() -> None:
