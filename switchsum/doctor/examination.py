@@ -11,6 +11,7 @@ from switchsum.doctor.findings import Controller, Finding, Host, Status
 
 Check = Callable[[Host], Iterable[Finding]]
 CHECK_S = 10.0  # a check; loading compiled code takes two on a busy machine
+ASK_S = 20.0  # a controller; finding out why one that listens does not answer takes a dozen
 _HANGS = "see whether a name server, a network disk or a program hangs"
 
 CHECKS: Mapping[str, tuple[Check, ...]] = {
@@ -65,7 +66,7 @@ def outcome(check: Check, host: Host, limit_s: float) -> list[Finding]:
     return findings
 
 
-def ask(address: str, limit_s: float = CHECK_S) -> Controller:
+def ask(address: str, limit_s: float = ASK_S) -> Controller:
     """services.ask within the limit: a name server may hang."""
     answers: list[Controller] = []
 

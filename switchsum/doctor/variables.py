@@ -14,14 +14,25 @@ PREFIX = "SWITCHSUM_"
 KNOWN = frozenset(
     {
         "SWITCHSUM_BMV2",
+        "SWITCHSUM_CA",
+        "SWITCHSUM_CERT",
         "SWITCHSUM_COMMAND",
         "SWITCHSUM_CONTROLLER",
         "SWITCHSUM_DATA_ADDRESS",
         "SWITCHSUM_GLOO_BELOW",
+        "SWITCHSUM_INSECURE",
+        "SWITCHSUM_KEY",
         "SWITCHSUM_LANES",
+        "SWITCHSUM_LEAST_SLOTS",
+        "SWITCHSUM_LOG",
+        "SWITCHSUM_METRICS",
+        "SWITCHSUM_ON_LOSS",
+        "SWITCHSUM_QUEUE",
         "SWITCHSUM_RACK_RUN",
         "SWITCHSUM_SLOTS",
         "SWITCHSUM_TIMEOUT",
+        "SWITCHSUM_TOKEN",
+        "SWITCHSUM_TOKEN_FILE",
     }
 )
 
