@@ -45,6 +45,6 @@ def test_pytorch_that_does_not_look_for_backends(monkeypatch: pytest.MonkeyPatch
 
 def test_every_variable_that_a_part_reads_is_known() -> None:
     folders = ("bmv2_topologies", "controller", "host_agent", "measure", "protos", "softswitch", "switchsum")
-    sources = {path for folder in folders for path in (ROOT / folder).rglob("*.py")}
+    sources = {path for folder in folders for path in (ROOT / folder).rglob("*.py")} - {ROOT / "switchsum/doctor/variables.py"}
     read = {name for path in sources for name in re.findall(r'"(SWITCHSUM_[A-Z0-9_]+[A-Z0-9])"', path.read_text())}
     assert read == variables.KNOWN
