@@ -247,7 +247,11 @@ def ports(host: Host) -> Iterator[Finding]:
         if not _free(socket.SOCK_DGRAM, "127.0.0.1", number)
     ]
     subject = "switch ports"
-    if taken:
+    reply = host.reply
+    if taken and reply is not None and reply.data_address and ip_address(reply.data_address).is_loopback:
+        text = f"UDP {taken[0]} to {taken[-1]}: the controller serves an embedded switch, whose they are"
+        yield Finding(subject, Status.FINE, text)
+    elif taken:
         text = f"UDP {', '.join(map(str, taken))} are taken: {_TAKEN}"
         remedy = "ss -lunp tells by whom; or choose others: switchsum switch --udp-base NUMBER, and the same for the controller"
         yield Finding(subject, Status.WARNING, text, remedy)

@@ -194,8 +194,10 @@ def test_ports_that_are_taken(lan: Lan) -> None:
         opened.bind(("127.0.0.1", 47003))
         return opened
 
+    serving = Host(CONTROLLER.roles, controllers=answering(data_address="127.0.0.1").controllers)
     with namespaces.inside(lan.here, listener), namespaces.inside(lan.here, port_three):
         found = lan.examine(services.ports, CONTROLLER)
+        assert about(lan.examine(services.ports, serving), "switch ports").status is Status.FINE
     assert statuses(found) == {
         "job service's port": Status.WARNING,
         "P4Runtime's port": Status.FINE,
