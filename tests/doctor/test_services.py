@@ -122,6 +122,8 @@ def test_clocks_that_differ() -> None:
     finding = about(services.controllers(host), "controller a:1: time of day")
     assert finding.status is Status.NOTE
     assert "by 90.0 s" in finding.found
+    slow = Host(WORKER_ROLE, controllers=(Controller("a:1", pb.InspectReply(), took_s=4.0, clock_ahead_s=-2.0),))
+    assert only(services.controllers(slow)).status is Status.FINE
 
 
 def test_a_controller_by_ipv6_alone(monkeypatch: pytest.MonkeyPatch) -> None:
