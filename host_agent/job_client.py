@@ -259,7 +259,7 @@ class JobClient:
                 if time.monotonic() + _RETRY_S >= deadline:
                     said = f" ({error.details()})" if error.code() == grpc.StatusCode.UNAVAILABLE else ""
                     raise ControllerUnreachable(
-                        f"no controller answers at {self.address} within {timeout_s:g} s{said}; "
+                        f"no controller answers at {self.address} within {round(timeout_s, 1):g} s{said}; "
                         "start one (`switchsum controller`) or correct the address"
                     ) from None
             time.sleep(_RETRY_S)

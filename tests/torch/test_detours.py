@@ -113,7 +113,7 @@ def test_who_waits_goes_on_in_the_switch_alone(network: Network) -> None:
     with job(network, SWITCHSUM_ON_LOSS="wait") as sums:
         sums.goes("switch")
         kill(network.switch)
-        sums.spoken[0].next("rank 0: sums wait until the switch is back: the switch at .* is gone")
+        sums.spoken[0].next("rank 0: sums wait until the switch is back: .*switch")
         network.start_switch()
         sums.spoken[0].next("rank 0: sums go through the switch again, in epoch")
         sums.ends_well("1 detours, 0 sums over Gloo")
@@ -124,5 +124,5 @@ def test_who_fails_is_told_why(network: Network) -> None:
         sums.goes("switch")
         kill(network.switch)
         for rank, lines in zip(sums.ranks, sums.spoken, strict=True):
-            lines.next("EpochEnded: the switch at .* is gone")
+            lines.next("(EpochEnded|SwitchSilent): .*the switch")
             assert rank.wait(LIMIT_S) == 1, lines.seen
