@@ -116,6 +116,9 @@ def test_without_a_group_there_are_no_statistics() -> None:
         ("SWITCHSUM_SLOTS", "-1"),
         ("SWITCHSUM_TIMEOUT", "nan"),
         ("SWITCHSUM_LANES", "12"),
+        ("SWITCHSUM_ON_LOSS", "maybe"),
+        ("SWITCHSUM_CONTROLLER", "127.0.0.1:50099,nowhere"),
+        ("SWITCHSUM_QUEUE", "-1"),
     ],
 )
 def test_bad_settings_name_the_variable(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
