@@ -256,6 +256,11 @@ def first_epoch() -> int:
     return int(time.time() * 256) % _EPOCHS
 
 
+def later_epoch(one: int, other: int) -> int:
+    """The one that comes after the other, as they come round (serial number arithmetic, RFC 1982)."""
+    return one if (one - other) % _EPOCHS < _EPOCHS // 2 else other
+
+
 class Registry:
     """All jobs of one switch."""
 
@@ -314,12 +319,10 @@ class Registry:
 
     def raise_epochs(self, seen: int) -> None:
         """The switch holds entries of epoch `seen`: never give out that or an earlier one."""
-        self._next_epoch = max(self._next_epoch, seen + 1)
+        self._next_epoch = later_epoch(self._next_epoch, seen + 1)
 
     def _take_epoch(self) -> int:
-        alive = {job.epoch for job in self._jobs} | {0}  # 0 means "none yet"
-        while (epoch := self._next_epoch % _EPOCHS) in alive:
-            self._next_epoch += 1
+        epoch = self._next_epoch % _EPOCHS or 1  # 0 means "none yet"
         self._next_epoch = epoch + 1
         return epoch
 
@@ -762,11 +765,12 @@ class Registry:
         if self._away is None:
             self._away = (sentence, now)
 
-    def restore(self, jobs: Iterable[Job], next_epoch: int, incarnation: int | None) -> None:
+    def restore(self, jobs: Iterable[Job], next_epoch: int | None, incarnation: int | None) -> None:
         """What an earlier controller wrote down: its running jobs, its next epoch, the program that was on the switch. Leases
         begin with switch_back()."""
         self._incarnation = incarnation
-        self.raise_epochs(next_epoch - 1)
+        if next_epoch is not None:
+            self.raise_epochs(next_epoch - 1)
         for job in jobs:
             self._jobs.append(job)
             for member in job.members.values():
@@ -778,7 +782,8 @@ class Registry:
     def switch_found(self, incarnation: int, epochs_seen: int) -> list[Job]:
         """The switch answers, with this incarnation of the program, and entries of epochs up to `epochs_seen` (0: none).
         Returns the jobs whose entries it shall hold; running ones have ended if theirs went with another incarnation."""
-        self.raise_epochs(epochs_seen)
+        if epochs_seen:
+            self.raise_epochs(epochs_seen)
         known, self._incarnation = self._incarnation, incarnation
         for job in list(self._jobs):
             if job.state is State.RUNNING and known != incarnation:

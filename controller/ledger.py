@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from switchsum.controller.errors import StateError
-from switchsum.controller.jobs import Application, Attachment, Job, Member, State
+from switchsum.controller.jobs import Application, Attachment, Job, Member, State, later_epoch
 from switchsum.controller.slots import Demand
 
 _APPLICATION = 0x53575353  # "SWSS", SQLite's application_id: whose file it is
@@ -29,21 +29,22 @@ _PATIENCE_S = 5.0  # for the other controller's transaction
 _SCHEMA = (
     f"PRAGMA application_id = {_APPLICATION}",
     f"PRAGMA user_version = {_VERSION}",
-    "CREATE TABLE reign (signature TEXT NOT NULL, next_epoch INTEGER NOT NULL, incarnation TEXT)",
+    "CREATE TABLE reign (signature TEXT NOT NULL, next_epoch INTEGER, incarnation TEXT)",
     "CREATE TABLE jobs (epoch INTEGER PRIMARY KEY, name TEXT NOT NULL, tenant TEXT NOT NULL, world_size INTEGER NOT NULL,"
     " first_slot INTEGER NOT NULL, slots INTEGER NOT NULL, number INTEGER NOT NULL, born_at REAL NOT NULL)",
     "CREATE TABLE members (epoch INTEGER NOT NULL, rank INTEGER NOT NULL, key TEXT NOT NULL, has_left INTEGER NOT NULL,"
     " application TEXT NOT NULL, attachment TEXT NOT NULL, PRIMARY KEY (epoch, rank))",
-    "INSERT INTO reign VALUES ('', 1, NULL)",
+    "INSERT INTO reign VALUES ('', NULL, NULL)",
 )
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What the file holds. `incarnation`: of the program that was on the switch, None if there was none yet."""
+    """What the file holds. `next_epoch`: None if none has been given out; `incarnation`: of the program that was on the switch,
+    None if there was none yet."""
 
     jobs: tuple[Job, ...] = ()
-    next_epoch: int = 1
+    next_epoch: int | None = None
     incarnation: int | None = None
 
 
@@ -80,7 +81,11 @@ class Ledger:
                     "SELECT epoch, name, tenant, world_size, first_slot, slots, number, born_at FROM jobs ORDER BY epoch"
                 ).fetchall()
             ]
-            return Kept(tuple(jobs), int(next_epoch), None if incarnation is None else int(incarnation))
+            return Kept(
+                tuple(jobs),
+                None if next_epoch is None else int(next_epoch),
+                None if incarnation is None else int(incarnation),
+            )
 
     def is_ours(self) -> bool:
         """Whether no other controller has taken over since we did."""
@@ -99,7 +104,9 @@ class Ledger:
     def add(self, job: Job, now: float) -> None:
         """The job is about to be installed, and its epoch to be told. `now`: of the registry's clock."""
         with self._explaining("written"), self._transaction(signed=True):
-            self._database.execute("UPDATE reign SET next_epoch = ?", (job.epoch + 1,))
+            (next_epoch,) = self._database.execute("SELECT next_epoch FROM reign").fetchone()
+            next_epoch = job.epoch + 1 if next_epoch is None else later_epoch(next_epoch, job.epoch + 1)
+            self._database.execute("UPDATE reign SET next_epoch = ?", (next_epoch,))
             self._database.execute(
                 "INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (

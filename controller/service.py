@@ -483,7 +483,7 @@ def _report(job: Job, counts: JobCounts, now: float) -> pb.JobReport:
                 data_port=member.application.data_port,
                 verdicts=counts.by_rank.get(rank, {}),
                 pid=member.application.pid,
-                lease_left_s=0.0 if member.lease_until is None else max(member.lease_until - now, 0.0),
+                lease_left_s=max((member.lease_until or now) - now, 0.0) if job.state is State.RUNNING else 0.0,
                 counters=member.counters,
             )
             for rank, member in sorted(job.members.items())

@@ -44,14 +44,14 @@ class Expected:
 
     def __init__(self) -> None:
         self.jobs: dict[int, dict[int, tuple[str, bool]]] = {}
-        self.next_epoch = 1
+        self.next_epoch: int | None = None
         self.incarnation: int | None = None
 
     def apply(self, call: Call) -> None:
         method, first, second = call
         if method == "add":
             self.jobs[first] = {rank: (f"{first}.{rank}", False) for rank in range(2)}
-            self.next_epoch = first + 1
+            self.next_epoch = max(self.next_epoch or 0, first + 1)
         elif method == "leave" and first in self.jobs:
             self.jobs[first][second] = (f"{first}.{second}", True)
         elif method == "remove":
@@ -80,7 +80,7 @@ def random_calls(seed: int, count: int) -> list[Call]:
     for _ in range(count):
         method = chance.choice(["add", "add", "leave", "remove", "found"])
         epoch += method == "add"
-        first = {"add": epoch, "found": chance.choice([5, 5, 5, 1 << 63])}.get(method, chance.randint(1000, epoch))
+        first = {"add": epoch ^ 1, "found": chance.choice([5, 5, 5, 1 << 63])}.get(method, chance.randint(1000, epoch))
         calls.append((method, first, chance.randint(0, 1)))
     return calls
 
@@ -161,6 +161,16 @@ def test_a_job_comes_back_as_it_was(tmp_path: Path) -> None:
     }
     after.born_at, after.members = before.born_at, before.members
     assert vars(after) == vars(before)
+    ledger.close()
+
+
+def test_the_next_epoch_is_after_all_that_were_given_out_in_whatever_order_they_are_written(tmp_path: Path) -> None:
+    """Jobs that wait for a switch that is away are written down in the order in which their first ranks came."""
+    ledger = Ledger(tmp_path / "state")
+    ledger.take_over(0.0)
+    for epoch, expected in ((2**32 - 2, 2**32 - 1), (2, 3), (2**32 - 1, 3), (1, 3)):  # they come round
+        ledger.add(job(epoch), 0.0)
+        assert ledger.take_over(0.0).next_epoch == expected
     ledger.close()
 
 
@@ -265,5 +275,5 @@ def test_a_full_disk_is_an_error_and_leaves_what_was_there(tmp_path: Path) -> No
     ledger.close()
     again = Ledger(tmp_path / "state")
     kept = again.take_over(0.0)
-    assert [one.epoch for one in kept.jobs] == list(range(1, kept.next_epoch))
+    assert [one.epoch for one in kept.jobs] == list(range(1, kept.next_epoch or 0))
     again.close()
