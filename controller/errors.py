@@ -7,6 +7,7 @@ ControllerError
     SwitchError         the switch: what follows, and whatever else it answers
         SwitchUnreachable   nothing answers there, or it stopped answering
         NotPrimary          another controller is in charge of it
+        ElectionIdTaken     another live controller has our election id
         WriteRefused        it refused an update
 """
 
@@ -37,6 +38,10 @@ class SwitchUnreachable(SwitchError):
 
 class NotPrimary(SwitchError):
     """Another controller is primary at this switch."""
+
+
+class ElectionIdTaken(SwitchError):
+    """A controller that lives, or whose end the switch has not noticed yet, has this election id."""
 
 
 class WriteRefused(SwitchError):

@@ -86,6 +86,7 @@ class JobService(JobServicer):
     def serve(self, keeper: SwitchKeeper) -> None:
         """Begin to answer; `keeper` has been given this service as its listener."""
         self._keeper = keeper
+        self._tick()
         self._clock.start()
 
     def stop(self) -> None:
@@ -417,8 +418,11 @@ class JobService(JobServicer):
 
     def _keep_time(self) -> None:
         while not self._stopped.wait(TICK_S):
-            with self._acting():
-                self._registry.tick(time.monotonic())
+            self._tick()
+
+    def _tick(self) -> None:
+        with self._acting():
+            self._registry.tick(time.monotonic())
 
 
 _UNKNOWN_MEMBER = "no such member: its epoch is over, or the controller was started anew since it joined; join again"

@@ -17,7 +17,7 @@ from typing import Protocol
 from p4.v1 import p4runtime_pb2
 
 from switchsum.controller import programming
-from switchsum.controller.errors import ControllerError, NotPrimary, StateError, SwitchError, SwitchUnreachable
+from switchsum.controller.errors import ControllerError, ElectionIdTaken, NotPrimary, StateError, SwitchError, SwitchUnreachable
 from switchsum.controller.jobs import Job, State
 from switchsum.controller.ledger import Kept, Ledger
 from switchsum.controller.p4names import Entry, Item
@@ -27,6 +27,7 @@ from switchsum.p4src.layout import RejectReason, Verdict
 
 PROBE_INTERVAL_S = 2.0  # a switch that hangs does not close its stream; it just stops answering
 RECONNECT_INTERVAL_S = 1.0
+ELECTION_INTERVAL_S = 0.2  # between attempts to get an election id that is taken
 RECONNECT_TIMEOUT_S = 3.0  # of one attempt; jobs that end meanwhile wait for it
 
 logger = logging.getLogger(__name__)
@@ -115,8 +116,19 @@ class SwitchKeeper:
         self._thread = threading.Thread(target=self._loop, name="switchsum-keeper", daemon=True)
 
     def start(self) -> None:
-        """Connect and program the switch; if another controller is in charge, stand by. Raises SwitchError's family."""
-        self._connect(self._connect_timeout_s)
+        """Connect and program the switch; if another controller is in charge, stand by. Raises ControllerError's family.
+
+        A controller that was killed and starts again may come before the switch knows that the first one is gone.
+        """
+        deadline = time.monotonic() + self._connect_timeout_s
+        while True:
+            try:
+                self._connect(self._connect_timeout_s)
+                break
+            except ElectionIdTaken:
+                if time.monotonic() + ELECTION_INTERVAL_S > deadline:
+                    raise
+            time.sleep(ELECTION_INTERVAL_S)
         self._thread.start()
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ import grpc
 from google.rpc import code_pb2, status_pb2
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
-from switchsum.controller.errors import NotPrimary, SwitchError, SwitchUnreachable, WriteRefused
+from switchsum.controller.errors import ElectionIdTaken, NotPrimary, SwitchError, SwitchUnreachable, WriteRefused
 from switchsum.controller.p4names import Item, P4Names
 from switchsum.controller.pipeline import Build
 
@@ -63,7 +63,7 @@ class SwitchSession:
     ) -> None:
         """Connect within `timeout_s`. `on_lost(sentence)`: the session is over; `on_role(standing)`: it changed later.
 
-        Raises SwitchUnreachable, or SwitchError when the switch refuses the session.
+        Raises SwitchUnreachable, or SwitchError (such as ElectionIdTaken) when the switch refuses the session.
         """
         self.address = address
         self._device_id = device_id
@@ -76,6 +76,7 @@ class SwitchSession:
         self._settled = threading.Event()  # the first answer of the stream, or its end, is there
         self.standing: Standing | None = None
         self._problem = ""
+        self._code: grpc.StatusCode | None = None  # with which the stream ended
         self._follower: threading.Thread | None = None
         self._closing = False
         try:
@@ -128,7 +129,8 @@ class SwitchSession:
         del stream
         self._await_election(timeout_s)
         if self.standing is None:
-            raise SwitchError(f"the switch at {self.address} refused the session: {self._problem}")
+            kind = ElectionIdTaken if self._code == grpc.StatusCode.INVALID_ARGUMENT else SwitchError
+            raise kind(f"the switch at {self.address} refused the session: {self._problem}")
 
     def claim(self, timeout_s: float) -> None:
         """Nobody else is in charge: take an election id above all that the switch has told of. `standing` says how it went.
@@ -165,7 +167,7 @@ class SwitchSession:
                     logger.warning("switch %s: stream error: %s", self.address, message.error.message)
             self._problem = "it closed the session"
         except grpc.RpcError as error:
-            self._problem = error_text(error)
+            self._problem, self._code = error_text(error), error.code()
         begun = self.standing is not None
         self._settled.set()
         if begun and not self._closing:

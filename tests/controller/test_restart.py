@@ -252,14 +252,14 @@ def test_epochs_never_repeat_when_the_clock_is_put_back(
 
 
 def test_a_controller_that_was_stopped_for_longer_than_a_lease_blames_nobody(tmp_path: Path, members: Members) -> None:
-    with SoftSwitch(ports=4) as switch, child(CONTROLLER, switch.grpc_address, 1, "", 1.5, *ports_of(switch)) as controller:
+    with SoftSwitch(ports=4) as switch, child(CONTROLLER, switch.grpc_address, 1, "", 4, *ports_of(switch)) as controller:
         world = members(controller.line(), 2)
         join_all(world, "train")
         for member in world:
             member.watch()
             member.ready()
         os.kill(controller.process.pid, signal.SIGSTOP)
-        time.sleep(3.0)
+        time.sleep(6.0)
         os.kill(controller.process.pid, signal.SIGCONT)
         assert [member.renew() for member in world] == [OK, OK]
         assert [member.events.empty() for member in world] == [True, True]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import socket
+import threading
 import time
 from collections.abc import Callable
 
@@ -11,7 +12,7 @@ import pytest
 
 from switchsum.controller import pipeline, programming
 from switchsum.controller.daemon import ControllerDaemon
-from switchsum.controller.errors import NotPrimary, SwitchError, SwitchUnreachable, WriteRefused
+from switchsum.controller.errors import ElectionIdTaken, NotPrimary, SwitchError, SwitchUnreachable, WriteRefused
 from switchsum.controller.fabric import Fabric, RackFabric, Station
 from switchsum.controller.options import ControllerOptions
 from switchsum.controller.p4names import Entry, Group
@@ -65,10 +66,22 @@ def test_a_switch_with_another_device_id_is_named(switch: SoftSwitch) -> None:
 def test_an_election_id_that_is_taken_is_an_error(switch: SoftSwitch) -> None:
     with (
         make_controller(switch),
-        pytest.raises(SwitchError, match="refused the session: INVALID_ARGUMENT"),
-        make_controller(switch),
+        pytest.raises(ElectionIdTaken, match="refused the session: INVALID_ARGUMENT"),
+        make_controller(switch, connect_timeout_s=1.0),
     ):
         pass
+
+
+def test_an_election_id_is_waited_for_while_the_switch_has_not_noticed_its_owner_s_end(switch: SoftSwitch) -> None:
+    """A controller that was killed and is started again at once."""
+    predecessor = SwitchSession(
+        switch.grpc_address, 1, 1, timeout_s=20.0, on_lost=lambda sentence: None, on_role=lambda standing: None
+    )
+    end = threading.Timer(0.5, predecessor.close)
+    end.start()
+    with make_controller(switch):
+        pass
+    end.join()
 
 
 def test_an_address_in_use_is_an_error(switch: SoftSwitch) -> None:
