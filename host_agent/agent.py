@@ -84,6 +84,7 @@ class Agent:
         self._closed = threading.Lock()
         self._stop = threading.Event()
         self._seeker: threading.Thread | None = None
+        self._attempt: JobClient | None = None  # its
         self._met = threading.Event()  # the switch is lost on all ranks, and our epoch is the past
         self._wanted = threading.Event()  # somebody sums meanwhile
         self._lost_at = 0.0
@@ -113,7 +114,7 @@ class Agent:
         loopback = hosts <= {"127.0.0.1", "localhost", "[::1]"}
         transport = Transport(terms.data_address or ("127.0.0.1" if loopback else ""))
         try:
-            membership = _apply(terms, transport, terms.timeout_s)
+            membership = _apply(JobClient(terms.controller), terms, transport, terms.timeout_s)
             try:
                 transport.connect(membership.joined.switch_address, membership.joined.switch_port)
                 return cls(terms, transport, membership, peers)
@@ -215,11 +216,17 @@ class Agent:
             if self._stop.wait(pause_s):
                 return
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            client = JobClient(self._terms.controller)
+            with self._lock:
+                self._attempt = client
             try:
-                membership = _apply(self._terms, self._transport, _ATTEMPT_S)
+                membership = _apply(client, self._terms, self._transport, _ATTEMPT_S)
             except SwitchSumError as error:
                 logger.info("job %r, rank %d: not back yet: %s", self._terms.job_name, self._terms.rank, error)
                 continue
+            if self._stop.is_set():
+                client.close()
+                return
             with self._lock:
                 self._candidate = membership
             self._start(membership)
@@ -331,14 +338,17 @@ class Agent:
         self._stop.set()
         self._queue.close()
         if self._seeker is not None:
+            with self._lock:
+                attempt = self._attempt
+            if attempt is not None and attempt is not self._member.client:
+                attempt.close()  # which may wait for the other ranks, or in the queue for slots
             self._seeker.join()
         self._member.client.leave()
         self._member.client.close()
 
 
-def _apply(terms: Terms, transport: Transport, timeout_s: float) -> _Membership:
+def _apply(client: JobClient, terms: Terms, transport: Transport, timeout_s: float) -> _Membership:
     """Join once; the client is closed if that fails."""
-    client = JobClient(terms.controller)
     try:
         joined = client.join(
             job_name=terms.job_name,

@@ -29,6 +29,7 @@ _FAREWELL_S = 2.0  # leaving must not hold up a process that wants to end
 _END_S = 10.0  # for threads that have been told to end, on a busy machine
 _KNOCK_S = 2.0  # for one of several controllers
 _RETRY_S = 0.2  # before a broken event stream is opened once more
+_CLOSED = "the attempt to join was given up"
 _LEASE_PART = 3  # renewals in each lease: two may get lost
 _PATIENCE_LEASES = 2  # how long a controller may be gone, to be started again or replaced by one that stands by
 
@@ -141,9 +142,11 @@ class JobClient:
             self._connect(deadline - time.monotonic())
             try:
                 return self._stub.Join(request, timeout=max(deadline - time.monotonic(), 0.1) + queue_s)
+            except ValueError:
+                raise ControllerUnreachable(_CLOSED) from None
             except grpc.RpcError as error:
                 if error.code() == grpc.StatusCode.UNAVAILABLE and time.monotonic() + _RETRY_S < deadline:
-                    time.sleep(_RETRY_S)  # it ended meanwhile, or is getting its switch back
+                    self._over.wait(_RETRY_S)  # it ended meanwhile, or is getting its switch back
                     self._next()
                     continue
                 if error.code() in _NO_ANSWER:
@@ -204,7 +207,7 @@ class JobClient:
             alive = self._ended is None
         self._over.set()
         if member and alive:
-            with contextlib.suppress(grpc.RpcError):  # the lease runs out by itself
+            with contextlib.suppress(grpc.RpcError, ValueError):  # the lease runs out by itself
                 self._stub.Leave(pb.MemberRequest(member=member), timeout=_FAREWELL_S)
 
     def close(self) -> None:
@@ -251,6 +254,8 @@ class JobClient:
                 knock_s = left_s if len(self._stubs) == 1 else min(left_s, _KNOCK_S)
                 self._stub.Leave(pb.MemberRequest(), timeout=knock_s, wait_for_ready=True)
                 return
+            except ValueError:  # grpcio's word for a channel that close() has closed meanwhile
+                raise ControllerUnreachable(_CLOSED) from None
             except grpc.RpcError as error:
                 if error.code() not in _NO_ANSWER:
                     raise ControllerUnreachable(
@@ -262,7 +267,7 @@ class JobClient:
                         f"no controller answers at {self.address} within {round(timeout_s, 1):g} s{said}; "
                         "start one (`switchsum controller`) or correct the address"
                     ) from None
-            time.sleep(_RETRY_S)
+            self._over.wait(_RETRY_S)
             self._next()
 
     def _report(self, kind: int, detail: str, collective: str) -> None:
