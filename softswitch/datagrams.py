@@ -25,7 +25,15 @@ import numpy.typing as npt
 
 from switchsum.softswitch.octets import BYTES, INTS, WORDS, folded, put16, u16, word_sum
 from switchsum.softswitch.packets import HEAD_BYTES, HEAD_STRIDE, RECORD_HEAD, RECORD_WORDS, Arrivals
-from switchsum.softswitch.sockets import PORT_NUMBERS, SocketOutlet, errno_location, recvmmsg, sendmmsg, wait_for_input
+from switchsum.softswitch.sockets import (
+    PORT_COUNTS,
+    PORT_NUMBERS,
+    SocketOutlet,
+    errno_location,
+    recvmmsg,
+    sendmmsg,
+    wait_for_input,
+)
 
 if sys.byteorder != "little" or struct.calcsize("P") != 8:
     raise ImportError("the softswitch's UDP ports need a 64-bit little-endian machine")
@@ -53,32 +61,27 @@ _SEND_MESSAGES = 1024  # UIO_MAXIOV: sendmmsg takes no more
 
 
 class Count(IntEnum):
-    """Index of each statistic in the counts array, and its name for people, in lower case."""
+    """Index of what is counted of all ports together (see make_counts), and its name for people, in lower case."""
 
-    RECEIVED_PACKETS = 0
-    RECEIVED_BYTES = 1
-    SENT_PACKETS = 2
-    SENT_BYTES = 3
-    RECEIVE_ERRORS = 4  # an ICMP error about something we sent
-    SEND_ERRORS = 5  # the host is gone (ICMP), or the kernel refuses the address
-    DROPPED_NO_PIPELINE = 6
-    DROPPED_OVERSIZED = 7  # longer than MAX_DATAGRAM_BYTES
-    DROPPED_QUEUE_FULL = 8  # the socket's send buffer
-    DROPPED_SHORT_FRAME = 9  # the program sent less than Ethernet, IPv4 and UDP header
-    DROPPED_UNKNOWN_PORT = 10  # the program sent to a port that does not exist
-    DROPPED_NOT_IPV4_UDP = 11
-    DROPPED_IP_OPTIONS = 12
-    DROPPED_FRAGMENT = 13
-    DROPPED_NOT_LOOPBACK = 14  # destination outside 127.0.0.0/8
-    DROPPED_IP_CHECKSUM = 15
-    DROPPED_TRUNCATED = 16  # IPv4 or UDP length beyond the frame, or below the headers
-    DROPPED_UDP_PORT_ZERO = 17
-    DROPPED_UDP_CHECKSUM = 18
-    INTERNAL_ERRORS = 19  # a batch lost by a defect of the switch; its log has the trace
+    RECEIVE_ERRORS = 0  # an ICMP error about something we sent
+    SEND_ERRORS = 1  # the host is gone (ICMP), or the kernel refuses the address
+    DROPPED_NO_PIPELINE = 2
+    DROPPED_OVERSIZED = 3  # longer than MAX_DATAGRAM_BYTES
+    DROPPED_QUEUE_FULL = 4  # the socket's send buffer
+    DROPPED_SHORT_FRAME = 5  # the program sent less than Ethernet, IPv4 and UDP header
+    DROPPED_UNKNOWN_PORT = 6  # the program sent to a port that does not exist
+    DROPPED_NOT_IPV4_UDP = 7
+    DROPPED_IP_OPTIONS = 8
+    DROPPED_FRAGMENT = 9
+    DROPPED_NOT_LOOPBACK = 10  # destination outside 127.0.0.0/8
+    DROPPED_IP_CHECKSUM = 11
+    DROPPED_TRUNCATED = 12  # IPv4 or UDP length beyond the frame, or below the headers
+    DROPPED_UDP_PORT_ZERO = 13
+    DROPPED_UDP_CHECKSUM = 14
+    INTERNAL_ERRORS = 15  # a batch lost by a defect of the switch; its log has the trace
 
 
-_RECEIVED_PACKETS, _RECEIVED_BYTES = int(Count.RECEIVED_PACKETS), int(Count.RECEIVED_BYTES)
-_SENT_PACKETS, _SENT_BYTES = int(Count.SENT_PACKETS), int(Count.SENT_BYTES)
+_TRAFFIC = len(Count)  # where the ports' own counts begin: see make_counts
 _RECEIVE_ERRORS, _SEND_ERRORS = int(Count.RECEIVE_ERRORS), int(Count.SEND_ERRORS)
 _OVERSIZED, _QUEUE_FULL = int(Count.DROPPED_OVERSIZED), int(Count.DROPPED_QUEUE_FULL)
 _SHORT_FRAME, _UNKNOWN_PORT = int(Count.DROPPED_SHORT_FRAME), int(Count.DROPPED_UNKNOWN_PORT)
@@ -202,8 +205,8 @@ def _receive(  # type: ignore[no-untyped-def]
                 if segment > 0:
                     frames = (size + segment - 1) // segment
                 turns[port] = min(max(TURN_FRAMES // frames, 1), MESSAGES)
-                counts[_RECEIVED_PACKETS] += frames
-                counts[_RECEIVED_BYTES] += size
+                counts[_TRAFFIC + PORT_COUNTS * numbers[port]] += frames
+                counts[_TRAFFIC + PORT_COUNTS * numbers[port] + 1] += size
                 if segment > MAX_DATAGRAM_BYTES or frames > MAX_SEGMENTS:
                     counts[_OVERSIZED] += frames
                     continue
@@ -336,6 +339,7 @@ def _send(total, records, data, descriptors, offload, counts):  # type: ignore[n
     names = np.zeros(16 * kept, np.uint8)
     controls = np.zeros(3 * kept, np.int64)
     sockets = np.empty(kept, np.int32)
+    tallies = np.empty(kept, np.int64)  # of each message: where its port's counts lie
     firsts = np.empty(kept + 1, np.int64)  # of each message: its first place in `order`
     messages = 0
     pieces = 0
@@ -366,6 +370,7 @@ def _send(total, records, data, descriptors, offload, counts):  # type: ignore[n
         run_flow = flow_of[frame]
         run_size = size
         sockets[messages] = descriptors[records[word + 1] >> 32]
+        tallies[messages] = _TRAFFIC + PORT_COUNTS * (records[word + 1] >> 32)
         name = 16 * messages
         names[name] = 2  # AF_INET, in the host's order
         for byte in range(2):
@@ -395,8 +400,8 @@ def _send(total, records, data, descriptors, offload, counts):  # type: ignore[n
             until += 1
         done = sendmmsg(sockets[message], headers.ctypes.data + 64 * message, until - message, _MSG_DONTWAIT)
         for accepted in range(message, message + max(done, 0)):
-            counts[_SENT_PACKETS] += firsts[accepted + 1] - firsts[accepted]
-            counts[_SENT_BYTES] += headers[8 * accepted + 7] & 0xFFFFFFFF
+            counts[tallies[accepted] + 2] += firsts[accepted + 1] - firsts[accepted]
+            counts[tallies[accepted] + 3] += headers[8 * accepted + 7] & 0xFFFFFFFF
         if done > 0:
             message += done
             continue
@@ -416,8 +421,8 @@ def _send(total, records, data, descriptors, offload, counts):  # type: ignore[n
                 vectors[single // 8] = data.ctypes.data + records[RECORD_WORDS * order[place]]
                 vectors[single // 8 + 1] = size
                 if sendmmsg(sockets[message], headers.ctypes.data + 64 * message, 1, _MSG_DONTWAIT) == 1:
-                    counts[_SENT_PACKETS] += 1
-                    counts[_SENT_BYTES] += headers[8 * message + 7] & 0xFFFFFFFF
+                    counts[tallies[message] + 2] += 1
+                    counts[tallies[message] + 3] += headers[8 * message + 7] & 0xFFFFFFFF
                 elif errno_location()[0] == _EAGAIN:
                     counts[_QUEUE_FULL] += 1
                 else:

@@ -23,7 +23,15 @@ import numpy.typing as npt
 
 from switchsum.softswitch.octets import BYTES, INTS, WORDS, copy, folded, put16, u16, word_sum
 from switchsum.softswitch.packets import HEAD_BYTES, HEAD_STRIDE, RECORD_HEAD, RECORD_WORDS, Arrivals
-from switchsum.softswitch.sockets import PORT_NUMBERS, SocketOutlet, errno_location, recvmmsg, sendmmsg, wait_for_input
+from switchsum.softswitch.sockets import (
+    PORT_COUNTS,
+    PORT_NUMBERS,
+    SocketOutlet,
+    errno_location,
+    recvmmsg,
+    sendmmsg,
+    wait_for_input,
+)
 
 MAX_FRAME_BYTES = 9014  # jumbo frames are the largest that hardware forwards: MTU 9000 and the Ethernet header
 MAX_SEGMENTS = 128  # UDP_MAX_SEGMENTS of Linux
@@ -54,26 +62,21 @@ _SEND_MESSAGES = 1024  # UIO_MAXIOV: sendmmsg takes no more
 
 
 class Count(IntEnum):
-    """Index of each statistic in the counts array, and its name for people, in lower case."""
+    """Index of what is counted of all ports together (see make_counts), and its name for people, in lower case."""
 
-    RECEIVED_PACKETS = 0
-    RECEIVED_BYTES = 1
-    SENT_PACKETS = 2
-    SENT_BYTES = 3
-    RECEIVE_ERRORS = 4  # the interface is down or gone
-    SEND_ERRORS = 5
-    DROPPED_NO_PIPELINE = 6
-    DROPPED_OVERSIZED = 7  # longer than MAX_FRAME_BYTES, or than the outgoing interface's MTU
-    DROPPED_QUEUE_FULL = 8  # the outgoing interface's queue
-    DROPPED_UNKNOWN_PORT = 9  # the program sent to a port that does not exist
-    DROPPED_VLAN = 10  # a tagged frame: the program knows none
-    DROPPED_SEGMENTATION = 11  # a run of TCP segments or the like, which a host left to its card to cut apart
-    DROPPED_SHORT_FRAME = 12  # the program sent less than an Ethernet header
-    INTERNAL_ERRORS = 13  # a batch lost by a defect of the switch; its log has the trace
+    RECEIVE_ERRORS = 0  # the interface is down or gone
+    SEND_ERRORS = 1
+    DROPPED_NO_PIPELINE = 2
+    DROPPED_OVERSIZED = 3  # longer than MAX_FRAME_BYTES, or than the outgoing interface's MTU
+    DROPPED_QUEUE_FULL = 4  # the outgoing interface's queue
+    DROPPED_UNKNOWN_PORT = 5  # the program sent to a port that does not exist
+    DROPPED_VLAN = 6  # a tagged frame: the program knows none
+    DROPPED_SEGMENTATION = 7  # a run of TCP segments or the like, which a host left to its card to cut apart
+    DROPPED_SHORT_FRAME = 8  # the program sent less than an Ethernet header
+    INTERNAL_ERRORS = 9  # a batch lost by a defect of the switch; its log has the trace
 
 
-_RECEIVED_PACKETS, _RECEIVED_BYTES = int(Count.RECEIVED_PACKETS), int(Count.RECEIVED_BYTES)
-_SENT_PACKETS, _SENT_BYTES = int(Count.SENT_PACKETS), int(Count.SENT_BYTES)
+_TRAFFIC = len(Count)  # where the ports' own counts begin: see make_counts
 _RECEIVE_ERRORS, _SEND_ERRORS = int(Count.RECEIVE_ERRORS), int(Count.SEND_ERRORS)
 _OVERSIZED, _QUEUE_FULL = int(Count.DROPPED_OVERSIZED), int(Count.DROPPED_QUEUE_FULL)
 _UNKNOWN_PORT, _VLAN = int(Count.DROPPED_UNKNOWN_PORT), int(Count.DROPPED_VLAN)
@@ -181,18 +184,19 @@ def _receive(  # type: ignore[no-untyped-def]
                 polls[port, 1] = 0  # drained, as far as this batch is concerned
             else:
                 progress = True
+            tally = _TRAFFIC + PORT_COUNTS * numbers[port]
             for index in range(used, used + got):
                 at = index * _STRIDE + _VNET
                 length = (headers[8 * index + 7] & 0xFFFFFFFF) - _VNET
                 flags = buffer[at - _VNET]
                 kind = buffer[at - _VNET + 1] & ~np.uint8(_GSO_ECN)
-                counts[_RECEIVED_BYTES] += length
+                counts[tally + 1] += length
                 turns[port] = TURN
                 if controls[5 * index] != 0 and controls[5 * index + 2] & _VLAN_VALID:
-                    counts[_RECEIVED_PACKETS] += 1
+                    counts[tally] += 1
                     counts[_VLAN] += 1
                 elif kind == _GSO_NONE:
-                    counts[_RECEIVED_PACKETS] += 1
+                    counts[tally] += 1
                     if length > MAX_FRAME_BYTES or headers[8 * index + 6] & _MSG_TRUNC:
                         counts[_OVERSIZED] += 1
                         continue
@@ -210,7 +214,7 @@ def _receive(  # type: ignore[no-untyped-def]
                 elif kind == _GSO_UDP_L4 and _is_ipv4_udp(buffer, at, length):
                     segment = _native16(buffer, at - _VNET + 4)
                     frames = (length - _HEADERS + segment - 1) // max(segment, 1)
-                    counts[_RECEIVED_PACKETS] += frames
+                    counts[tally] += frames
                     if segment == 0 or frames > MAX_SEGMENTS or _HEADERS + segment > MAX_FRAME_BYTES:
                         counts[_OVERSIZED] += frames
                         continue
@@ -226,7 +230,7 @@ def _receive(  # type: ignore[no-untyped-def]
                         start += payload
                         count += 1
                 else:
-                    counts[_RECEIVED_PACKETS] += 1
+                    counts[tally] += 1
                     counts[_SEGMENTATION] += 1
             used += got
     return count
@@ -290,6 +294,7 @@ def _send(total, records, data, descriptors, longest, counts):  # type: ignore[n
     headers = np.zeros(8 * kept, np.int64)
     scratch = np.zeros((_VNET + _HEADERS) * kept, np.uint8)  # of each message: virtio_net_hdr, and the head of frame or run
     sockets = np.empty(kept, np.int32)
+    tallies = np.empty(kept, np.int64)  # of each message: where its port's counts lie
     packets = np.empty(kept, np.int64)
     messages = 0
     vector = 0
@@ -348,6 +353,7 @@ def _send(total, records, data, descriptors, longest, counts):  # type: ignore[n
             # The card, or the receiver in its place, completes the sum from the pseudo header's.
             put16(scratch, head + 40, folded(17 + _UDP + payload + word_sum(scratch, head + 26, 8)))
         sockets[messages] = descriptors[port]
+        tallies[messages] = _TRAFFIC + PORT_COUNTS * port
         packets[messages] = run
         messages += 1
         place += run
@@ -359,8 +365,8 @@ def _send(total, records, data, descriptors, longest, counts):  # type: ignore[n
             until += 1
         done = sendmmsg(sockets[message], headers.ctypes.data + 64 * message, until - message, _MSG_DONTWAIT)
         for accepted in range(message, message + max(done, 0)):
-            counts[_SENT_PACKETS] += packets[accepted]
-            counts[_SENT_BYTES] += (headers[8 * accepted + 7] & 0xFFFFFFFF) - _VNET
+            counts[tallies[accepted] + 2] += packets[accepted]
+            counts[tallies[accepted] + 3] += (headers[8 * accepted + 7] & 0xFFFFFFFF) - _VNET
         if done > 0:
             message += done
             continue

@@ -10,6 +10,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from switchsum.softswitch.packets import Arrivals, Departures
-from switchsum.softswitch.sockets import WOKEN
+from switchsum.softswitch.sockets import WOKEN, make_counts, traffic_of
 from switchsum.softswitch.stages import Stages
 
 _Longs = npt.NDArray[np.int64]
@@ -27,6 +28,16 @@ _SOCKET_BUFFER_BYTES = 16 << 20
 _DROP_PORT = 511  # v1model: the egress port of a dropped packet
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What has passed one port, or all; bytes are those of the datagrams or frames."""
+
+    received_packets: int
+    received_bytes: int
+    sent_packets: int
+    sent_bytes: int
 
 
 class PacketProcessor(Protocol):
@@ -58,11 +69,12 @@ class Ports(ABC):
         self._provider = dataplane_provider
         self._sockets = sockets
         self._wake_reader, self._wake_writer = socket.socketpair()
-        self._counts: _Longs = np.zeros(len(self.count_names), np.int64)
+        self._counts: _Longs = make_counts(self.count_names)
+        self.batches = 0  # that the thread has taken from the ports
         self._stages: Stages | None = None
         self._thread = threading.Thread(target=self._serve, name="switch-ports", daemon=True)
 
-    # The statistics; DROPPED_NO_PIPELINE and INTERNAL_ERRORS must be among them.
+    # What is counted beside the traffic; DROPPED_NO_PIPELINE and INTERNAL_ERRORS must be among them.
     count_names: type[IntEnum]
 
     @abstractmethod
@@ -71,8 +83,15 @@ class Ports(ABC):
 
     @property
     def statistics(self) -> dict[str, int]:
-        """Packets and bytes received and sent, packets dropped by reason: `count_names` in lower case."""
-        return {count.name.lower(): int(self._counts[count]) for count in self.count_names}
+        """Packets and bytes received and sent by all ports, packets dropped by reason: `count_names` in lower case."""
+        traffic = Traffic(*map(int, traffic_of(self._counts, self.count_names).sum(axis=0)))
+        return {**vars(traffic), **{count.name.lower(): int(self._counts[count]) for count in self.count_names}}
+
+    @property
+    def traffic(self) -> dict[int, Traffic]:
+        """What has passed each port, by its number."""
+        counts = traffic_of(self._counts, self.count_names)
+        return {number: Traffic(*map(int, counts[number])) for number in self._sockets}
 
     def measure(self) -> Stages:
         """Measure the stages from the next batch on. What is returned changes while the thread works."""
@@ -111,6 +130,7 @@ class Ports(ABC):
                 stages.packets += count
             if not count:
                 continue
+            self.batches += 1
             dataplane = self._provider()
             if dataplane is None:
                 self._counts[no_pipeline] += count

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Mapping
+from enum import IntEnum
 from typing import Any
 
 import numba as nb
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from switchsum.softswitch.packets import Departures
 
 PORT_NUMBERS = 512  # v1model's ports have nine bits
+PORT_COUNTS = 4  # of each port: packets and bytes received, packets and bytes sent
 
 poll = nb.types.ExternalFunction("poll", nb.int32(nb.intp, nb.uint64, nb.int32))
 recvmmsg = nb.types.ExternalFunction("recvmmsg", nb.int32(nb.int32, nb.intp, nb.uint32, nb.int32, nb.intp))
@@ -31,6 +33,16 @@ def wait_for_input(polls):  # type: ignore[no-untyped-def]
     return WOKEN if polls[len(polls) - 1, 1] >> 16 else 1
 
 
+def make_counts(names: type[IntEnum]) -> npt.NDArray[np.int64]:
+    """What the compiled code counts in: one for each of `names`, then PORT_COUNTS for each port number."""
+    return np.zeros(len(names) + PORT_COUNTS * PORT_NUMBERS, np.int64)
+
+
+def traffic_of(counts: npt.NDArray[np.int64], names: type[IntEnum]) -> npt.NDArray[np.int64]:
+    """The ports' part of such counts, in rows of PORT_COUNTS."""
+    return counts[len(names) :].reshape(PORT_NUMBERS, PORT_COUNTS)
+
+
 class SocketOutlet:
     """The sending side of all ports of a switch; the subclass has the compiled code."""
 
@@ -39,7 +51,7 @@ class SocketOutlet:
     def __init__(
         self, sockets: Mapping[int, socket.socket], counts: npt.NDArray[np.int64], offload: npt.NDArray[np.int32]
     ) -> None:
-        """`sockets` by port number; `counts`: the module's Count; `offload`: as the compiled code has it."""
+        """`sockets` by port number; `counts`: of make_counts; `offload`: as the compiled code has it."""
         self._descriptors = np.full(PORT_NUMBERS, -1, np.int32)
         for number, opened in sockets.items():
             self._descriptors[number] = opened.fileno()

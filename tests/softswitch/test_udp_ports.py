@@ -21,7 +21,8 @@ from scapy.packet import Raw
 from switchsum.softswitch.datagrams import MAX_DATAGRAM_BYTES, Count, Intake, Outlet
 from switchsum.softswitch.dataplane import Dataplane, Program
 from switchsum.softswitch.packets import Departures
-from switchsum.softswitch.sockets import WOKEN
+from switchsum.softswitch.serving import Traffic
+from switchsum.softswitch.sockets import WOKEN, make_counts, traffic_of
 from switchsum.softswitch.tables import Exact
 from switchsum.softswitch.udp_ports import UdpPorts
 
@@ -52,7 +53,7 @@ class Gathering:
     """An intake over two ports, driven by hand."""
 
     sockets: dict[int, socket.socket] = field(default_factory=lambda: {1: udp_socket(), 7: udp_socket()})
-    counts: np.ndarray = field(default_factory=lambda: np.zeros(len(Count), np.int64))  # type: ignore[type-arg]
+    counts: np.ndarray = field(default_factory=lambda: make_counts(Count))  # type: ignore[type-arg]
 
     def __post_init__(self) -> None:
         self.wake_reader, self.wake_writer = socket.socketpair()
@@ -105,8 +106,9 @@ def test_a_segmented_send_becomes_one_frame_for_each_datagram(gathering: Gatheri
         frames = gathering.frames(len(parts))
     assert [frame[42:] for _, frame in frames] == parts
     assert {Ether(frame)[IP].len for _, frame in frames} == {28 + 1048, 28 + last}
-    assert gathering.counts[Count.RECEIVED_PACKETS] == len(parts)
-    assert gathering.counts[Count.RECEIVED_BYTES] == sum(map(len, parts))
+    traffic = traffic_of(gathering.counts, Count)
+    assert list(traffic[1]) == [len(parts), sum(map(len, parts)), 0, 0]
+    assert traffic.sum() == traffic[1].sum()
 
 
 def test_many_datagrams_on_several_ports_keep_their_order(gathering: Gathering) -> None:
@@ -147,9 +149,14 @@ def test_a_wake_up_ends_the_wait(gathering: Gathering) -> None:
 
 def send(frames: list[tuple[int, bytes]], sockets: dict[int, socket.socket], *, offload: bool = True) -> dict[str, int]:
     """Send (port, frame) pairs through an outlet; returns what it counted."""
-    counts = np.zeros(len(Count), np.int64)
+    counts = make_counts(Count)
     Outlet(sockets, counts, offload=offload).send(Departures.of(frames))
-    return {count.name: int(counts[count]) for count in Count if counts[count]}
+    traffic = {
+        f"{name} of port {number}": int(traffic_of(counts, Count)[number, column])
+        for number in sockets
+        for name, column in (("packets", 2), ("bytes", 3))
+    }
+    return {name: number for name, number in (traffic | {c.name: int(counts[c]) for c in Count}).items() if number}
 
 
 def frame_to(receiver: socket.socket, payload: bytes = b"payload", **ip: object) -> Ether:
@@ -184,7 +191,7 @@ def test_a_frame_is_sent_from_its_ports_socket(
     payload, sender = receiver.recvfrom(2000)
     assert payload == bytes(n & 0xFF for n in range(size))
     assert sender == outlets[4].getsockname()
-    assert counted == {"SENT_PACKETS": 1} | ({"SENT_BYTES": size} if size else {})
+    assert counted == {"packets of port 4": 1} | ({"bytes of port 4": size} if size else {})
 
 
 def test_padding_behind_the_datagram_is_not_sent(receiver: socket.socket, outlets: dict[int, socket.socket]) -> None:
@@ -199,7 +206,7 @@ def test_runs_to_several_destinations_arrive_whole_and_in_order(outlets: dict[in
         payloads = [bytes([n]) * (300 if n % 50 else 10) for n in range(120)]
         frames = [(3, bytes(frame_to(receiver, payload))) for payload in payloads for receiver in receivers]
         counted = send(frames, outlets, offload=offload)
-        assert counted == {"SENT_PACKETS": 360, "SENT_BYTES": 3 * sum(map(len, payloads))}
+        assert counted == {"packets of port 3": 360, "bytes of port 3": 3 * sum(map(len, payloads))}
         for receiver in receivers:
             assert [receiver.recv(2000) for _ in payloads] == payloads
 
@@ -212,7 +219,12 @@ def test_a_kernel_that_refuses_runs_gets_every_datagram_alone(outlets: dict[int,
         payloads = [bytes([n]) * 300 for n in range(70)]
         frames = [(3, bytes(frame_to(one, payload))) for payload in payloads]  # side by side
         frames += [(4, bytes(frame_to(receiver, payload))) for payload in payloads for receiver in (one, two)]
-        assert send(frames, outlets) == {"SENT_PACKETS": 210, "SENT_BYTES": 63000}
+        assert send(frames, outlets) == {
+            "packets of port 3": 70,
+            "bytes of port 3": 21000,
+            "packets of port 4": 140,
+            "bytes of port 4": 42000,
+        }
         assert [one.recv(2000) for _ in range(140)] == payloads + payloads
         assert [two.recv(2000) for _ in payloads] == payloads
 
@@ -259,7 +271,7 @@ def test_every_reason_to_drop_a_frame_is_counted_once_and_the_sound_frame_is_sen
     }
     frames = [frame for group in bad.values() for frame in group]
     counted = send([*frames, (3, bytes(sound))], outlets)
-    assert counted == {reason: len(group) for reason, group in bad.items()} | {"SENT_PACKETS": 1, "SENT_BYTES": 7}
+    assert counted == {reason: len(group) for reason, group in bad.items()} | {"packets of port 3": 1, "bytes of port 3": 7}
     assert receiver.recv(100) == b"payload"
 
 
@@ -355,6 +367,10 @@ def test_truncated_and_foreign_datagrams_are_dropped_and_the_port_lives_on(rig: 
         exchange(rig, host)
     wait_for(rig, "sent_packets")
     statistics = rig.ports.statistics
+    sizes = (0, 1, 2, 1400, 20000, 2)
+    assert rig.ports.traffic[1] == Traffic(6, sum(sizes), 1, 2)
+    assert {port: traffic for port, traffic in rig.ports.traffic.items() if traffic != Traffic(0, 0, 0, 0)}.keys() == {1}
+    assert 1 <= rig.ports.batches <= 6
     assert statistics["received_packets"] == 6
     assert statistics["sent_packets"] == 1
     assert statistics["dropped_oversized"] == 1
