@@ -5,8 +5,9 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -15,10 +16,13 @@ from switchsum.controller.fabric import Fabric
 from switchsum.controller.jobs import Registry, first_epoch
 from switchsum.controller.ledger import Ledger
 from switchsum.controller.options import ControllerOptions
-from switchsum.controller.service import JobService
+from switchsum.controller.service import JobService, Reading
 from switchsum.controller.switch_keeper import SwitchKeeper
 from switchsum.p4src.layout import MAX_WORKERS, SLOTS
 from switchsum.protos.job_rpc import add_job_servicer
+
+if TYPE_CHECKING:
+    from switchsum.controller.metrics import ControllerCollector
 
 _MAX_CALLS = 1024  # at a time, event streams included; one more is told RESOURCE_EXHAUSTED
 
@@ -104,6 +108,16 @@ class ControllerDaemon:
         if self._ledger is not None:
             self._ledger.close()
 
+    def reading(self) -> Reading:
+        """What the metrics are made of, see JobService.reading. Call between start() and close()."""
+        return self._service.reading()
+
+    def collector(self) -> "ControllerCollector":
+        """For Prometheus. Raises ImportError without prometheus_client."""
+        from switchsum.controller.metrics import ControllerCollector
+
+        return ControllerCollector(self.reading)
+
     def running_jobs(self) -> int:
         """Jobs that have not ended."""
         return self._service.running_jobs()
@@ -120,16 +134,22 @@ class ControllerDaemon:
         self.close()
 
 
-def run(fabric: Fabric, options: ControllerOptions, report: Callable[[str], None] = print) -> None:
+def run(
+    fabric: Fabric,
+    options: ControllerOptions,
+    report: Callable[[str], None] = print,
+    beside: Callable[[ControllerDaemon], AbstractContextManager[object]] = nullcontext,
+) -> None:
     """Serve until SIGINT or SIGTERM. Call from the main thread; `report` gets the one line that says ready.
 
+    `beside(daemon)` is entered while it serves: its metrics' endpoint.
     Raises like ControllerDaemon and its start().
     """
     daemon = ControllerDaemon(fabric, options)
     stop = threading.Event()
     previous = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with daemon:
+        with daemon, beside(daemon):
             report(f"controller ready: job service {daemon.address}, switch {options.switch}")
             stop.wait()
     finally:

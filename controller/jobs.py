@@ -42,15 +42,21 @@ PROMISE_S = 60.0  # how long the slots of a job that shrinks are kept for it
 
 
 class Refused(Exception):
-    """What was asked cannot be; the message is the sentence for the user."""
+    """What was asked cannot be; the message is the sentence for the user, `label` what it is counted as."""
+
+    label = "invalid"
 
 
 class Full(Refused):
     """A join for which the switch has no room left: it could be another time."""
 
+    label = "full"
+
 
 class Unavailable(Refused):
     """A join that cannot be served now: by another controller perhaps, or by this one soon."""
+
+    label = "unavailable"
 
 
 class Unknown(Refused):
@@ -103,6 +109,11 @@ class Application:
     least_slots: int = 0  # content with so few; 0: no fewer than `slots`
     queue_s: float = 0.0  # how long to wait for slots, once the world is complete
     tenant: str = ""
+
+    @property
+    def log_fields(self) -> dict[str, object]:
+        """What a log line about this rank tells beside its words."""
+        return {"tenant": self.tenant, "job": self.job_name[:MAX_NAME], "rank": self.rank}
 
     def __str__(self) -> str:
         return f"rank {self.rank} (host {self.host or 'unnamed'}, pid {self.pid})"
@@ -178,6 +189,11 @@ class Job:
     def identity(self) -> tuple[str, str]:
         """What its ranks have in common: tenants need not know each other's names."""
         return self.tenant, self.name
+
+    @property
+    def log_fields(self) -> dict[str, object]:
+        """What a log line about this job tells beside its words."""
+        return {"tenant": self.tenant, "job": self.name, "epoch": self.epoch or None}
 
     def __str__(self) -> str:
         tenant = f" of tenant {self.tenant!r}" if self.tenant else ""

@@ -8,6 +8,7 @@ import queue
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from switchsum.controller import jobs
 from switchsum.controller.errors import StateError
 from switchsum.controller.jobs import Application, Cause, Ended, Full, Job, Refused, Registry, State, Unavailable, Unknown
 from switchsum.controller.ledger import Kept, Ledger
-from switchsum.controller.switch_keeper import JobCounts, SwitchCounts, SwitchKeeper
+from switchsum.controller.switch_keeper import JobCounts, Role, SwitchCounts, SwitchKeeper
 from switchsum.controller.tenants import ANYBODY, Tenant
 from switchsum.p4src.layout import SLOTS, WIRE_VERSION
 from switchsum.protos import job_pb2 as pb
@@ -63,6 +64,17 @@ class _Desk:
             stream.put(event)
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What the metrics are made of: what Inspect tells an operator, and what only grows while the controller runs."""
+
+    report: pb.InspectReply
+    role: Role
+    epochs_ended: dict[str, int]  # by Cause name
+    joins_refused: dict[str, int]  # by Refused.label, "wire version" or "dismissed"
+    updates_written: int  # to the switch, by reconciling
+
+
 class JobService(JobServicer):
     """The servicer, and the keeper's listener. `serve(keeper)` before the first call; `stop()` at the end."""
 
@@ -80,6 +92,8 @@ class JobService(JobServicer):
         self._lock = threading.Lock()
         self._desks: dict[str, _Desk] = {}
         self._final: dict[int, JobCounts] = {}  # by epoch, of jobs in the registry's history
+        self._epochs_ended: Counter[str] = Counter()
+        self._joins_refused: Counter[str] = Counter()
         self._stopped = threading.Event()
         self._clock = threading.Thread(target=self._keep_time, name="switchsum-leases", daemon=True)
 
@@ -113,6 +127,7 @@ class JobService(JobServicer):
         remaining_s = context.time_remaining()
         patience_s = JOIN_PATIENCE_S if remaining_s is None else min(remaining_s, LONGEST_PATIENCE_S)
         if request.wire_version != WIRE_VERSION:
+            self._count_refusal("wire version")
             raise _refusal(
                 context,
                 f"rank {request.rank} of job {_cut(request.job_name)!r} speaks wire version {request.wire_version:#x}, this "
@@ -135,7 +150,10 @@ class JobService(JobServicer):
         try:
             key, desk = self._enter(application, tenant)
         except Refused as refused:
-            logger.info("refused %s of job %r: %s", application, _cut(application.job_name), refused)
+            logger.info(
+                "refused %s of job %r: %s", application, _cut(application.job_name), refused, extra=application.log_fields
+            )
+            self._count_refusal(refused.label)
             raise _refusal(context, str(refused), _CODES[type(refused)]) from None
         if not context.add_callback(lambda: desk.answer.put(_GONE)):
             desk.answer.put(_GONE)
@@ -235,7 +253,7 @@ class JobService(JobServicer):
             try:
                 self._ledger.leave(job.epoch, member.application.rank)
             except StateError as error:
-                logger.error("job %r, epoch %d: %s", job.name, job.epoch, error)
+                logger.error("job %r, epoch %d: %s", job.name, job.epoch, error, extra=job.log_fields)
         return pb.LeaveReply()
 
     def Shrink(self, request: pb.ShrinkRequest, context: grpc.ServicerContext) -> pb.ShrinkReply:
@@ -249,10 +267,20 @@ class JobService(JobServicer):
         return pb.ShrinkReply()
 
     def Inspect(self, request: pb.InspectRequest, context: grpc.ServicerContext) -> pb.InspectReply:
+        return self._inspect(self._tenant(context))
+
+    def reading(self) -> Reading:
+        """For the metrics; takes as long as an Inspect."""
+        assert self._keeper is not None
+        report = self._inspect(ANYBODY)
+        with self._lock:
+            ended, refused = dict(self._epochs_ended), dict(self._joins_refused)
+        return Reading(report, self._keeper.role, ended, refused, self._keeper.updates_written)
+
+    def _inspect(self, tenant: Tenant) -> pb.InspectReply:
         """Counters of running jobs are read now; those of ended ones were read when they ended. A tenant that is no operator
         sees its own jobs."""
         assert self._keeper is not None
-        tenant = self._tenant(context)
         with self._lock:
             current = list(self._registry.jobs)
         counted = self._keeper.count([job for job in current if job.epoch], COUNT_TIMEOUT_S)
@@ -345,14 +373,29 @@ class JobService(JobServicer):
         for effect in self._registry.take_effects():
             match effect:
                 case jobs.Install(job=job):
-                    logger.info("job %r, epoch %d: the world of %d is complete", job.name, job.epoch, job.world_size)
+                    logger.info(
+                        "job %r, epoch %d: the world of %d is complete",
+                        job.name,
+                        job.epoch,
+                        job.world_size,
+                        extra=job.log_fields,
+                    )
                     self._keeper.install(job)  # type: ignore[union-attr]
                 case jobs.Uninstall(job=job):
-                    logger.info("job %r, epoch %d ended: %s", job.name, job.epoch, job.ended and job.ended.reason)
+                    if job.ended is not None:
+                        self._epochs_ended[job.ended.cause.name] += 1
+                    logger.info(
+                        "job %r, epoch %d ended: %s",
+                        job.name,
+                        job.epoch,
+                        job.ended and job.ended.reason,
+                        extra=job.log_fields,
+                    )
                     self._keeper.uninstall(job)  # type: ignore[union-attr]
                 case jobs.Admit(member=member):
                     self._desks[member.key].answer.put(effect)
                 case jobs.Dismiss(member=member):
+                    self._joins_refused["dismissed"] += 1
                     self._desks.pop(member.key).answer.put(effect)
                 case jobs.AskDescription(member=member):
                     self._desks[member.key].tell(pb.JobEvent(describe=pb.Describe()))
@@ -360,6 +403,10 @@ class JobService(JobServicer):
                     desk = self._desks[member.key]
                     desk.ended = pb.JobEvent(epoch_ended=_ended_message(ended))
                     desk.tell(desk.ended)
+
+    def _count_refusal(self, label: str) -> None:
+        with self._lock:
+            self._joins_refused[label] += 1
 
     def _tenant(self, context: grpc.ServicerContext) -> Tenant:
         """On whose behalf a call is made."""

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol
 
 from p4.v1 import p4runtime_pb2
@@ -31,6 +32,14 @@ ELECTION_INTERVAL_S = 0.2  # between attempts to get an election id that is take
 RECONNECT_TIMEOUT_S = 3.0  # of one attempt; jobs that end meanwhile wait for it
 
 logger = logging.getLogger(__name__)
+
+
+class Role(Enum):
+    """What a controller is to its switch."""
+
+    PRIMARY = "primary"
+    STANDBY = "standby"
+    NO_SESSION = "no session"
 
 
 class Listener(Protocol):
@@ -112,6 +121,7 @@ class SwitchKeeper:
         self._in_charge = False  # we were primary last, as far as we know: the listener's jobs are those of the switch
         self._check_at = 0.0
         self._claim_at: float | None = None  # nobody is primary: when we take over
+        self.updates_written = 0  # to have the switch hold what it should, since the start
         self._problem = "it is not connected yet"
         self._thread = threading.Thread(target=self._loop, name="switchsum-keeper", daemon=True)
 
@@ -143,6 +153,14 @@ class SwitchKeeper:
     def problem(self) -> str | None:
         """Why jobs cannot be served now; None when they can."""
         return None if self._ready else self._problem
+
+    @property
+    def role(self) -> Role:
+        """How the election at the switch went."""
+        session = self._session
+        if session is None:
+            return Role.NO_SESSION
+        return Role.PRIMARY if session.primary else Role.STANDBY
 
     def install(self, job: Job) -> None:
         """Program the switch for a job; the listener hears job_installed or job_failed."""
@@ -308,6 +326,7 @@ class SwitchKeeper:
         changes = reconcile(present, wanted)
         for step in changes:
             session.write(self._build.names, step)
+        self.updates_written += sum(map(len, changes))
         logger.info(
             "switch %s runs %s; %d of its entries were right, %d updates written",
             self._address,
@@ -340,7 +359,7 @@ class SwitchKeeper:
             for step in programming.job_steps(job):
                 session.write(self._build.names, [(INSERT, item) for item in step])
         except ControllerError as error:
-            logger.error("job %r, epoch %d: %s", job.name, job.epoch, error)
+            logger.error("job %r, epoch %d: %s", job.name, job.epoch, error, extra=job.log_fields)
             self._after(error)
             if self._ready:
                 self._listener.job_failed(job, str(error))
@@ -353,7 +372,7 @@ class SwitchKeeper:
             try:
                 self._ledger.remove(job.epoch)
             except StateError as error:
-                logger.error("job %r, epoch %d, while taking it off: %s", job.name, job.epoch, error)
+                logger.error("job %r, epoch %d, while taking it off: %s", job.name, job.epoch, error, extra=job.log_fields)
         session, counts = self._session, None
         if session is not None and self._ready:
             *others, admission = programming.job_steps(job)
@@ -364,7 +383,7 @@ class SwitchKeeper:
                     else:
                         session.write(self._build.names, [(DELETE, item) for item in step])
                 except SwitchError as error:  # a job that was never whole lacks some; what counts is that the rest goes
-                    logger.info("job %r, epoch %d, while taking it off: %s", job.name, job.epoch, error)
+                    logger.info("job %r, epoch %d, while taking it off: %s", job.name, job.epoch, error, extra=job.log_fields)
                     self._after(error)
                     if not self._ready:
                         break

@@ -76,6 +76,10 @@ class Arbitration(Generic[Handle]):
     def has_client(self, client: Handle) -> bool:
         return client in self._clients
 
+    def standing(self) -> tuple[int, bool]:
+        """How many clients there are, and whether one of them is primary."""
+        return len(self._clients), any(map(self.is_primary_client, self._clients))
+
     def _notices(self) -> Iterator[Notice[Handle]]:
         """Everybody's notice; the primary's comes last (section "Rules for Handling MasterArbitrationUpdate")."""
         for client in sorted(self._clients, key=self.is_primary_client):

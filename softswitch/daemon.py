@@ -3,14 +3,19 @@
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from switchsum.softswitch.dataplane import Dataplane
 from switchsum.softswitch.device import Device
 from switchsum.softswitch.interface_ports import InterfacePorts
 from switchsum.softswitch.p4runtime_server import P4RuntimeServer
-from switchsum.softswitch.serving import Ports
+from switchsum.softswitch.serving import Ports, Traffic
 from switchsum.softswitch.udp_ports import UdpPorts
+
+if TYPE_CHECKING:
+    from switchsum.softswitch.metrics import SwitchCollector
 
 # The defaults of p4src/protocol.yaml, which this package may not import; test_softswitch_daemon.py compares them.
 DEFAULT_SWITCH_IP = "10.83.0.1"
@@ -68,6 +73,35 @@ class SoftSwitch:
         return self._device.dataplane
 
     @property
+    def traffic(self) -> dict[int, Traffic]:
+        """What has passed each port."""
+        return self._ports.traffic
+
+    @property
+    def batches(self) -> int:
+        """Batches of packets that the ports' thread has taken."""
+        return self._ports.batches
+
+    @property
+    def program(self) -> str:
+        """Name and version of the committed program as its P4Info has them; "" before one is committed."""
+        running = self._device.running
+        if running is None:
+            return ""
+        told = running.p4info.pkg_info
+        return f"{told.name} {told.version}".strip() or "unnamed"
+
+    def sessions(self) -> tuple[int, bool]:
+        """P4Runtime sessions that take part in the election, and whether one of them is in charge."""
+        return self._server.sessions()
+
+    def collector(self) -> "SwitchCollector":
+        """For Prometheus. Raises ImportError without prometheus_client."""
+        from switchsum.softswitch.metrics import SwitchCollector
+
+        return SwitchCollector(self)
+
+    @property
     def statistics(self) -> dict[str, int]:
         """The ports' counts: packets and bytes in and out, drops by reason."""
         return self._ports.statistics
@@ -113,12 +147,19 @@ def parse_interfaces(texts: Iterable[str]) -> dict[int, str]:
     return found
 
 
-def run(switch: SoftSwitch, report: Callable[[str], None] = print) -> None:
-    """Serve until SIGINT or SIGTERM, then close. Call from the main thread; `report` gets the one line that says ready."""
+def run(
+    switch: SoftSwitch,
+    report: Callable[[str], None] = print,
+    beside: Callable[[SoftSwitch], AbstractContextManager[object]] = nullcontext,
+) -> None:
+    """Serve until SIGINT or SIGTERM, then close. Call from the main thread; `report` gets the one line that says ready.
+
+    `beside(switch)` is entered while it serves: its metrics' endpoint.
+    """
     stop = threading.Event()
     previous = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with switch:
+        with switch, beside(switch):
             report(ready_line(switch))
             told = ""
             while not stop.wait(_DROPS_EVERY_S):

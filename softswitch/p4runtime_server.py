@@ -98,6 +98,10 @@ class P4RuntimeServer:
     def start(self) -> None:
         self._server.start()
 
+    def sessions(self) -> tuple[int, bool]:
+        """Clients that take part in the election, and whether one of them is primary."""
+        return self._servicer.sessions()
+
     def stop(self) -> None:
         """End all streams and calls, and wait until no thread of the server is left."""
         self._server.stop(grace=None).wait()
@@ -120,6 +124,11 @@ class _Servicer(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]
         """Wait for the stream readers to end, after the gRPC server has cancelled their streams."""
         for reader in list(self._readers):
             reader.join()
+
+    def sessions(self) -> tuple[int, bool]:
+        """See P4RuntimeServer."""
+        with self._lock:
+            return self._arbitration.standing()
 
     # --- calls ---------------------------------------------------------------------------------------------------
 

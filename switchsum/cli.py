@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import Abort, TyperException
 
-from switchsum import __version__, bench_command, doctor_command, rack_command
+from switchsum import __version__, bench_command, doctor_command, log_format, metrics_endpoint, rack_command
 from switchsum.demo.options import BadOption, DemoOptions
 from switchsum.failures import CommandFailed, require
 
@@ -36,6 +36,13 @@ app = typer.Typer(
 app.add_typer(rack_command.app, name="rack")
 app.add_typer(bench_command.app, name="bench")
 app.command()(doctor_command.doctor)
+
+
+Metrics = Annotated[
+    str | None,
+    typer.Option(help="[HOST:]PORT where Prometheus finds the metrics: on loopback without HOST, a free one with port 0."),
+]
+LogFormat = Annotated[str, typer.Option("--log-format", help="Form of the log lines on standard error: text or json.")]
 
 
 def _show_version(wanted: bool) -> None:
@@ -138,6 +145,8 @@ def switch(
     ] = True,
     device_id: Annotated[int, typer.Option(help="The switch's P4Runtime device id.")] = 1,
     seed: Annotated[int, typer.Option(help="Start of the switch's random choices (which packets it drops).")] = 0,
+    metrics: Metrics = None,
+    log: LogFormat = "text",
 ) -> None:
     """Start the embedded switch by hand; Ctrl-C ends it. It forwards nothing until a controller loads a program."""
     require("switch", SWITCH_MODULES)
@@ -152,7 +161,9 @@ def switch(
                 offload=offload,
                 seed=seed,
                 device_id=device_id,
-            )
+            ),
+            report=log_format.log_process(log),
+            beside=metrics_endpoint.beside("switch", metrics),
         )
     except ValueError as error:
         raise BadOption(str(error)) from error
@@ -202,6 +213,8 @@ def controller(
         Path | None,
         typer.Option(help="File in which epochs and running jobs outlive the controller; without it, jobs end with it."),
     ] = None,
+    metrics: Metrics = None,
+    log: LogFormat = "text",
 ) -> None:
     """Start a controller by hand; Ctrl-C ends it. It loads the switch program and serves the workers that join."""
     require("controller", CONTROLLER_MODULES)
@@ -229,6 +242,8 @@ def controller(
                 connect_timeout_s=connect_timeout,
                 state=state,
             ),
+            report=log_format.log_process(log),
+            beside=metrics_endpoint.beside("controller", metrics),
         )
     except ValueError as error:
         raise BadOption(str(error)) from error
