@@ -322,6 +322,10 @@ class Agent:
         """The job's present epoch, or the last one while the switch is lost."""
         return self._queue.engine.epoch
 
+    def gauges(self) -> dict[str, float]:
+        """How things stand now, see CollectiveQueue.gauges."""
+        return self._queue.gauges()
+
     def start_profile(self) -> None:
         """Begin to count where the data path's time goes, see Engine.start_profile."""
         self._queue.engine.start_profile()

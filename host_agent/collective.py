@@ -313,6 +313,10 @@ class CollectiveQueue:
             past.update(self._engine.counters())
         return {**dict.fromkeys(("detours", "returns", "gloo_sums", "gloo_bytes"), 0), **past}
 
+    def gauges(self) -> dict[str, float]:
+        """The engine's, see Engine.gauges; and `collectives_pending`: sums that have been issued and have not ended."""
+        return {**self._engine.gauges(), "collectives_pending": len(self._waiting) + len(self._running)}
+
     def drain(self, timeout_s: float) -> bool:
         """Wait until nothing is pending; returns whether that came true in time."""
         with self._drained:

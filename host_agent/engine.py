@@ -932,6 +932,16 @@ class Engine:
         shared = self._record
         return {name: int(shared[name]) for name in names[names.index("packets_sent") :]}
 
+    def gauges(self) -> dict[str, float]:
+        """How things stand now, by name."""
+        shared = self._record
+        return {
+            "epoch": int(shared.epoch),
+            "round_trip_seconds": int(shared.srtt) / 1e9,
+            "retransmission_timeout_seconds": int(shared.rto) / 1e9,
+            "slots_busy": int(shared.active),
+        }
+
 
 class _Memory:
     """Arrays that outlive a collective, by (address, elements) of its source, oldest forgotten first.

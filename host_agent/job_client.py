@@ -18,7 +18,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import grpc
 
-from switchsum.host_agent.errors import ControllerUnreachable, EpochEnded, JoinRefused, SwitchFull
+from switchsum.host_agent.errors import ControllerUnreachable, EpochEnded, JoinRefused, SwitchFull, SwitchSumError
 from switchsum.p4src.layout import WIRE_VERSION
 from switchsum.protos import job_pb2 as pb
 from switchsum.protos.job_rpc import JobServiceStub
@@ -235,6 +235,16 @@ class JobClient:
             return self._stub.Inspect(pb.InspectRequest(), timeout=timeout_s)
         except grpc.RpcError as error:
             raise ControllerUnreachable(f"controller at {self.address}: {_text(error)}") from None
+
+    def shrink(self, job_name: str, slots: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Have a running job go on with fewer slots. Raises ControllerUnreachable, or SwitchSumError with the refusal."""
+        self._connect(timeout_s)
+        try:
+            self._stub.Shrink(pb.ShrinkRequest(job_name=job_name, slots=slots), timeout=timeout_s)
+        except grpc.RpcError as error:
+            if error.code() in _NO_ANSWER:
+                raise ControllerUnreachable(f"controller at {self.address}: {_text(error)}") from None
+            raise SwitchSumError(f"the controller at {self.address} refused: {error.details()}") from None
 
     @property
     def _stub(self) -> JobServiceStub:

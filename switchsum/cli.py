@@ -10,7 +10,16 @@ from typing import Annotated
 import typer
 from typer.exceptions import Abort, TyperException
 
-from switchsum import __version__, bench_command, doctor_command, log_format, metrics_endpoint, rack_command
+from switchsum import (
+    __version__,
+    bench_command,
+    doctor_command,
+    jobs_command,
+    log_format,
+    metrics_endpoint,
+    rack_command,
+    top_command,
+)
 from switchsum.demo.options import BadOption, DemoOptions
 from switchsum.failures import CommandFailed, require
 
@@ -36,6 +45,8 @@ app = typer.Typer(
 app.add_typer(rack_command.app, name="rack")
 app.add_typer(bench_command.app, name="bench")
 app.command()(doctor_command.doctor)
+app.add_typer(jobs_command.app, name="jobs")
+app.command()(top_command.top)
 
 
 Metrics = Annotated[

@@ -14,6 +14,7 @@ import threading
 import time
 
 from switchsum.host_agent.errors import SwitchSumError
+from switchsum.log_format import log_as_environment_says
 
 START_TIMEOUT_S = 120.0  # seconds when compiled code is cached; the very first start compiles, on a machine that may be busy
 LINGER_S = 15.0  # how long running jobs may keep the switch after its owner is gone: more than two leases
@@ -64,6 +65,7 @@ def main(ports: int) -> int:
     """Body of the process: serve until standard input closes and no job is left."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the ranks' affair; we end when they have
+        log_as_environment_says()
         from switchsum.controller.daemon import ControllerDaemon
         from switchsum.controller.fabric import Fabric
         from switchsum.controller.options import ControllerOptions

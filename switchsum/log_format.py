@@ -13,12 +13,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TextIO
 
+from switchsum.printable import printable
+
 FIELDS = ("tenant", "job", "epoch", "rank")
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 _PACKAGE = "switchsum"
-# A host or job may be called anything; what it is called must not look like another line.
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {0x2028: "\\u2028", 0x2029: "\\u2029"}
 
 
 class TextFormatter(logging.Formatter):
@@ -27,7 +27,8 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         told = _fields(record)
         fields = f" [{' '.join(f'{name}={value}' for name, value in told.items())}]" if told else ""
-        line = f"{_time(record)} {record.levelname} {_component(record)}: {record.getMessage()}{fields}".translate(_CONTROLS)
+        # A host or job may be called anything; what it is called must not look like another line.
+        line = printable(f"{_time(record)} {record.levelname} {_component(record)}: {record.getMessage()}{fields}")
         trace = _trace(self, record)
         return f"{line}\n{trace}" if trace else line
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from switchsum.host_agent.policy import OnLoss
+from switchsum.metrics_endpoint import parse_address
 
 Value = TypeVar("Value", int, float)
 Choice = TypeVar("Choice", int, str)
@@ -27,6 +28,8 @@ class Settings:
     queue_s: SWITCHSUM_QUEUE, seconds to wait for slots that other jobs hold.
     timeout_s: SWITCHSUM_TIMEOUT, seconds until a silent controller or switch is an error.
     on_loss: SWITCHSUM_ON_LOSS, what a job does that has lost the switch: gloo, wait or fail.
+    metrics: SWITCHSUM_METRICS, "[HOST:]PORT" where Prometheus finds this machine's first rank; empty: no metrics.
+    log: SWITCHSUM_LOG, which of our log lines are told and how (log_format.py); empty: the program's own logging decides.
     """
 
     controller: str = ""
@@ -38,6 +41,8 @@ class Settings:
     queue_s: float = 0.0
     timeout_s: float = 30.0
     on_loss: OnLoss = OnLoss.GLOO
+    metrics: str = ""
+    log: str = ""
 
     @classmethod
     def from_environment(cls) -> Settings:
@@ -52,6 +57,8 @@ class Settings:
             queue_s=_number("SWITCHSUM_QUEUE", float, cls.queue_s, 0.0, 86400.0),
             timeout_s=_number("SWITCHSUM_TIMEOUT", float, cls.timeout_s, 0.1, 86400.0),
             on_loss=OnLoss(_choice("SWITCHSUM_ON_LOSS", cls.on_loss.value, [each.value for each in OnLoss])),
+            metrics=_endpoint("SWITCHSUM_METRICS"),
+            log=os.environ.get("SWITCHSUM_LOG", ""),
         )
 
 
@@ -61,6 +68,13 @@ def _addresses(variable: str) -> str:
         host, _, port = one.rpartition(":")
         if not (host and port.isdigit() and 0 < int(port) < 65536):
             raise ValueError(f"{variable}={text!r}: {one!r} is not an address: write HOST:PORT, such as 127.0.0.1:50099")
+    return text
+
+
+def _endpoint(variable: str) -> str:
+    text = os.environ.get(variable, "")
+    if text:
+        parse_address(text, variable)
     return text
 
 

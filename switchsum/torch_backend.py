@@ -30,7 +30,9 @@ from switchsum.gloo_peers import GlooPeers
 from switchsum.host_agent.agent import Agent, Terms
 from switchsum.host_agent.errors import ControllerUnreachable, SwitchFull, SwitchSumError
 from switchsum.host_agent.promptness import prompt
+from switchsum.log_format import log_library
 from switchsum.profiling import profiled
+from switchsum.rank_metrics import RankMetrics
 from switchsum.settings import Settings
 from switchsum.staging import Staging
 from switchsum.works import Agreement, SwitchSumWork, WorkOfMany, as_made, divide, numbers_of
@@ -71,6 +73,7 @@ _COUNTERS = (
 _groups: weakref.WeakSet[ProcessGroupSwitchSum] = weakref.WeakSet()
 _default_group: weakref.ref[ProcessGroupSwitchSum] | None = None
 _embedded: EmbeddedSwitch | None = None
+_metrics = RankMetrics()
 _told_full = False  # whether a group was told that the switch is full: once is enough
 
 
@@ -332,6 +335,7 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
         if os.getpid() != self._process:
             return  # a forked child that ends must not take its parent out of the job
         self.controller = ""
+        _metrics.remove(self._agent)
         if self._agent is not None and self._agreement is not None:
             self._agreement.finish()
             self._agent.close()
@@ -557,13 +561,20 @@ def create_process_group(store: Any, rank: int, size: int, timeout: timedelta) -
     """What torch calls for `init_process_group("switchsum")` and for each `new_group` of it."""
     global _default_group
     settings = Settings.from_environment()
+    log_library(settings.log, "SWITCHSUM_LOG")
     _offer_monitored_barrier()
     # The store may outlive a group (torchrun's does), and another one of the same name must not read what that one wrote.
     store = dist.PrefixStore(str(store.add(f"switchsum/groups/{rank}", 1)), store)
-    link = _join(store, rank, size, timeout, settings) if size > 1 else None
+    link: _Link | None = None
     try:
+        if size > 1:
+            _metrics.open(settings.metrics, rank)  # before the barrier: what is wrong with it must not keep the others waiting
+            link = _join(store, rank, size, timeout, settings)
+        if link is not None:
+            _metrics.add(store.get("switchsum/job").decode(), rank, link.agent)
         group = ProcessGroupSwitchSum(link, store, rank, size, timeout, settings.gloo_below)
     except BaseException:
+        _metrics.remove(None if link is None else link.agent)
         if link is not None:
             link.agent.close()
         raise
@@ -622,6 +633,7 @@ def _join(store: Any, rank: int, size: int, timeout: timedelta, settings: Settin
                 logger.log(
                     logging.INFO if _told_full else logging.WARNING,
                     "a process group of %d ranks, and maybe later ones, goes through Gloo alone: %s", size, full,
+                    extra={"job": store.get("switchsum/job").decode(), "rank": rank},
                 )  # fmt: skip
             _told_full = True
             return None

@@ -79,6 +79,8 @@ def test_without_a_command_help_is_shown(monkeypatch: pytest.MonkeyPatch, capsys
         "rack",
         "bench",
         "doctor",
+        "jobs",
+        "top",
     }
     assert run("rack", monkeypatch) == 0
     bare = capsys.readouterr().out

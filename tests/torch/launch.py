@@ -17,6 +17,16 @@ LIMIT_S = 180.0  # compiling included, on a busy machine
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def free_ports(count: int) -> int:
+    """The first of so many ports in a row that are free now."""
+    for first in range(20000, 60000, 50):
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
+    raise AssertionError(f"no {count} free ports in a row")
+
+
 @dataclass
 class Outcome:
     """How one rank ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -432,6 +433,34 @@ def a_hook_beside_gloo() -> None:
     else:
         raise AssertionError("a hook without a group summed")
     dist.destroy_process_group()
+
+
+def a_rank_can_be_watched() -> None:
+    """SWITCHSUM_METRICS and SWITCHSUM_LOG; neither leaves anything behind."""
+    import logging
+    import urllib.request
+
+    dist.init_process_group("switchsum")
+    url = f"http://127.0.0.1:{int(os.environ['SWITCHSUM_METRICS']) + RANK}/metrics"
+    second = dist.new_group(backend="switchsum")
+    dist.all_reduce(torch.ones(1000))
+    dist.all_reduce(torch.ones(1000), group=second)
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        text = answer.read().decode()
+    told = re.findall(r'switchsum_host_collectives_total{job="(\w+)",rank="(\d)"} (\S+)', text)
+    assert len({job for job, _, _ in told}) == 2, text
+    assert {rank for _, rank, _ in told} == {str(RANK)}, text
+    assert all(float(value) >= 1 for _, _, value in told), text
+    assert logging.getLogger("switchsum").level == logging.INFO
+    assert logging.getLogger().level == logging.WARNING  # the program's own
+    dist.destroy_process_group()
+    try:
+        urllib.request.urlopen(url, timeout=60)
+    except OSError:
+        pass
+    else:
+        raise AssertionError("the endpoint is there still")
+    assert "switchsum-metrics" not in {thread.name for thread in threading.enumerate()}
 
 
 def gradients_accumulate_without_sums() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 import torch.distributed as dist
 
 from switchsum.torch_backend import ProcessGroupSwitchSum
-from tests.torch.launch import LIMIT_S, check, collect, free_port, run, started
+from tests.torch.launch import LIMIT_S, check, collect, free_port, free_ports, run, started
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,28 @@ def test_program(controller: str, program: str, ranks: int) -> None:
 def test_ranks_that_are_started_by_python(controller: str, program: str) -> None:
     environment = {"SWITCHSUM_CONTROLLER": controller, "SECOND_PORT": str(free_port()), "WORLD_SIZE": "2"}
     check(run(f"programs.{program}", 1, 120, **environment))
+
+
+def test_a_rank_can_be_watched(controller: str) -> None:
+    environment = {"SWITCHSUM_CONTROLLER": controller, "SWITCHSUM_METRICS": str(free_ports(2)), "SWITCHSUM_LOG": "info,json"}
+    outcomes = run("programs.a_rank_can_be_watched", 2, 120, **environment)
+    check(outcomes)
+    for rank, outcome in enumerate(outcomes):
+        lines = [json.loads(line) for line in outcome.output.splitlines() if line.startswith("{")]
+        assert [line["rank"] for line in lines if line["message"].startswith("metrics at http://127.0.0.1:")] == [rank]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "sentence"),
+    [
+        ("SWITCHSUM_METRICS", "here", "SWITCHSUM_METRICS 'here' is not an address: write PORT, for loopback, or HOST:PORT"),
+        ("SWITCHSUM_LOG", "loud", "SWITCHSUM_LOG 'loud' is not known: write debug, info, warning, error, text or json"),
+    ],
+)
+def test_what_cannot_be_watched_is_told(controller: str, variable: str, value: str, sentence: str) -> None:
+    for outcome in run("programs.a_rank_can_be_watched", 2, 120, SWITCHSUM_CONTROLLER=controller, **{variable: value}):
+        assert outcome.status != 0
+        assert sentence in outcome.output
 
 
 def test_a_rank_that_is_replaced() -> None:
