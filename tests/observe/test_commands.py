@@ -108,6 +108,23 @@ def test_no_jobs(controller: ControllerDaemon, monkeypatch: pytest.MonkeyPatch, 
     assert capsys.readouterr().out == "no jobs\n2048 of 2048 slots are free\n"
 
 
+def test_a_job_is_told_to_shrink(
+    controller: ControllerDaemon, workers: Workers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = workers(controller, 2)
+    all_join(world, "train")
+    monkeypatch.setenv("SWITCHSUM_CONTROLLER", controller.address)
+    assert run(["jobs", "shrink", "train", "600"], monkeypatch) == 1
+    assert capsys.readouterr().err == (
+        f"error: the controller at {controller.address} refused: job 'train' holds 512 slots: it can shrink to 1 to 511, "
+        "not 600\n"
+    )
+    assert run(["jobs", "shrink", "train", "64"], monkeypatch) == 0
+    assert [worker.ended().cause for worker in world] == ["SHRUNK", "SHRUNK"]
+    all_join(workers(controller, 2), "train")
+    eventually(lambda: [job.slots for job in world[0].client.inspect().jobs if job.running] == [64])
+
+
 @pytest.mark.parametrize("command", [["jobs"], ["jobs", "shrink", "train", "16"], ["top", "--once"]])
 def test_without_a_controller_it_is_one_line_and_status_1(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
