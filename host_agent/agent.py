@@ -189,7 +189,10 @@ class Agent:
         self._lost_at = time.monotonic()
         log = logger.warning if self._terms.rank == 0 else logger.info
         way = "wait" if self._terms.on_loss is OnLoss.WAIT else "go over Gloo"
-        log("job %r, rank %d: sums %s until the switch is back: %s", self._terms.job_name, self._terms.rank, way, reason)
+        log(
+            "job %r, rank %d: sums %s until the switch is back: %s",
+            self._terms.job_name, self._terms.rank, way, reason, extra=self._log_fields(),
+        )  # fmt: skip
         self._peers.call(generation, f"rank {self._terms.rank} lost the switch: {reason}")
         if not isinstance(reason, EpochEnded):
             self._member.client.report_switch_silent(str(reason), self._queue.current)
@@ -222,7 +225,10 @@ class Agent:
             try:
                 membership = _apply(client, self._terms, self._transport, _ATTEMPT_S)
             except SwitchSumError as error:
-                logger.info("job %r, rank %d: not back yet: %s", self._terms.job_name, self._terms.rank, error)
+                logger.info(
+                    "job %r, rank %d: not back yet: %s",
+                    self._terms.job_name, self._terms.rank, error, extra=self._log_fields(),
+                )  # fmt: skip
                 continue
             if self._stop.is_set():
                 client.close()
@@ -258,8 +264,13 @@ class Agent:
             logging.WARNING if self._terms.rank == 0 else logging.INFO,
             "job %r, rank %d: sums go through the switch again, in epoch %d, after %.1f s",
             self._terms.job_name, self._terms.rank, epoch, time.monotonic() - self._lost_at,
+            extra=self._log_fields() | {"epoch": epoch},
         )  # fmt: skip
         return self._engine_of(candidate.joined)
+
+    def _log_fields(self) -> dict[str, object]:
+        """What a log line tells beside its words; the epoch is the past one while the switch is lost."""
+        return {"job": self._terms.job_name, "epoch": self.epoch, "rank": self._terms.rank}
 
     def _entered(self) -> None:
         ended = self._member.client.ended

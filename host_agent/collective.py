@@ -313,6 +313,9 @@ class CollectiveQueue:
             past.update(self._engine.counters())
         return {**dict.fromkeys(("detours", "returns", "gloo_sums", "gloo_bytes"), 0), **past}
 
+    def _log_fields(self) -> dict[str, object]:
+        return {"epoch": self._engine.epoch, "rank": self._engine.worker}
+
     def gauges(self) -> dict[str, float]:
         """The engine's, see Engine.gauges; and `collectives_pending`: sums that have been issued and have not ended."""
         return {**self._engine.gauges(), "collectives_pending": len(self._waiting) + len(self._running)}
@@ -366,7 +369,7 @@ class CollectiveQueue:
                 self._tell_ended()
         except Exception as error:
             if not isinstance(error, SwitchSumError):
-                logger.exception("the sums without the switch failed")
+                logger.exception("the sums without the switch failed", extra=self._log_fields())
                 error = SwitchSumError(f"a sum could not be run: {type(error).__name__}: {error}")
             self.fail(self._on_failure(None, error))
         finally:
@@ -430,7 +433,7 @@ class CollectiveQueue:
         try:
             over = self._exchange()
         except Exception as error:  # such as no memory: whatever it is, all that is pending must end, here and on other ranks
-            logger.exception("the queue of sums failed")
+            logger.exception("the queue of sums failed", extra=self._log_fields())
             self.fail(self._on_failure(None, SwitchSumError(f"a sum could not be run: {type(error).__name__}: {error}")))
             over = self._exchange()
         told = bool(self._ended)

@@ -27,6 +27,10 @@ _COUNTERS = {
     "repairs_received": ("repaired_results", "", "Results that the switch had to send again."),
     "stale": ("stale_packets", "", "Answers of rounds that were over."),
     "foreign": ("foreign_packets", "", "Packets that were no answers to this rank."),
+    "detours": ("detours", "", "How often sums left the switch because it was lost."),
+    "returns": ("returns", "", "How often they came back to it."),
+    "gloo_sums": ("gloo_sums", "", "Sums that went without the switch, while it was lost."),
+    "gloo_bytes": ("gloo_bytes", "", "Their bytes."),
     "collectives": ("collectives", "", "Sums that have finished, agreements with other ranks included."),
 }
 _KIND = "retransmissions"  # the one metric whose counters are told apart by a label

@@ -9,6 +9,7 @@ import pytest
 from switchsum.controller.daemon import ControllerDaemon
 from switchsum.softswitch.daemon import SoftSwitch
 from tests.controller.conftest import make_controller, workers  # noqa: F401  (a fixture)
+from tests.controller.test_service import eventually
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +22,4 @@ def switch() -> Iterator[SoftSwitch]:
 def controller(switch: SoftSwitch) -> Iterator[ControllerDaemon]:
     with make_controller(switch) as controller:
         yield controller
+    eventually(lambda: switch.sessions() == (0, False))  # the next one wants the same election id

@@ -23,7 +23,7 @@ from switchsum import metrics_endpoint
 from switchsum.controller.daemon import ControllerDaemon
 from switchsum.controller.metrics import ControllerCollector
 from switchsum.failures import CommandFailed
-from switchsum.host_agent.agent import Agent
+from switchsum.host_agent.agent import Agent, Terms
 from switchsum.host_agent.errors import JoinRefused, SwitchSumError
 from switchsum.host_agent.metrics import HostCollector, Membership
 from switchsum.metrics_endpoint import MetricsEndpoint, parse_address, serving
@@ -88,7 +88,7 @@ def agents(controller: ControllerDaemon, count: int, name: str = "train") -> Ite
     joined: dict[int, Agent] = {}
 
     def join(rank: int) -> None:
-        joined[rank] = Agent.join(controller=controller.address, job_name=name, rank=rank, world_size=count)
+        joined[rank] = Agent.join(Terms(controller.address, name, rank, count))
 
     threads = [threading.Thread(target=join, args=(rank,)) for rank in range(count)]
     for thread in threads:
@@ -118,7 +118,7 @@ def test_the_page_tells_of_all_that_is_served_and_of_nothing_else(switch: SoftSw
     }
     with make_controller(switch, loss_in=0.2, loss_out=0.2) as controller, agents(controller, 2) as world:
         with pytest.raises(JoinRefused):
-            Agent.join(controller=controller.address, job_name="huge", rank=0, world_size=33)
+            Agent.join(Terms(controller.address, "huge", 0, 33))
         sum_over(world, 20_000)
         members = [Membership("train", rank, agent) for rank, agent in enumerate(world)]
         found = [
