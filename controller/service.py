@@ -298,6 +298,7 @@ class JobService(JobServicer):
             switch_problem=self._keeper.problem or ("" if counted else "the switch does not answer for its counters"),
             standby=bool(self._standby),
             uptime_s=time.monotonic() - self._started_at,
+            lease_s=self._lease_s,
         )
         with self._lock:
             now = time.monotonic()

@@ -144,7 +144,7 @@ class Agent:
         membership.client.start(
             on_ended=lambda ended: self._epoch_ended(membership, ended),
             describe=lambda: self._queue.current,
-            counters=lambda: self._queue.counters(),
+            counters=lambda: self._queue.engine.counters(),
             on_renewal=self._renewed,
         )
 

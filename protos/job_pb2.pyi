@@ -35,7 +35,7 @@ class EpochEnded(_message.Message):
     def __init__(self, cause: _Optional[_Union[Cause, str]] = ..., reason: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., resumable: bool = ...) -> None: ...
 
 class InspectReply(_message.Message):
-    __slots__ = ["clock_s", "data_address", "dropped_in", "dropped_out", "jobs", "pipeline", "rejected", "slots_free", "slots_total", "standby", "switch_address", "switch_problem", "uptime_s", "wire_version"]
+    __slots__ = ["clock_s", "data_address", "dropped_in", "dropped_out", "jobs", "lease_s", "pipeline", "rejected", "slots_free", "slots_total", "standby", "switch_address", "switch_problem", "uptime_s", "wire_version"]
     class DroppedInEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +62,7 @@ class InspectReply(_message.Message):
     DROPPED_IN_FIELD_NUMBER: _ClassVar[int]
     DROPPED_OUT_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     REJECTED_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FREE_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +77,7 @@ class InspectReply(_message.Message):
     dropped_in: _containers.ScalarMap[int, int]
     dropped_out: _containers.ScalarMap[int, int]
     jobs: _containers.RepeatedCompositeFieldContainer[JobReport]
+    lease_s: float
     pipeline: str
     rejected: _containers.ScalarMap[str, int]
     slots_free: int
@@ -85,7 +87,7 @@ class InspectReply(_message.Message):
     switch_problem: str
     uptime_s: float
     wire_version: int
-    def __init__(self, jobs: _Optional[_Iterable[_Union[JobReport, _Mapping]]] = ..., rejected: _Optional[_Mapping[str, int]] = ..., dropped_in: _Optional[_Mapping[int, int]] = ..., dropped_out: _Optional[_Mapping[int, int]] = ..., slots_total: _Optional[int] = ..., slots_free: _Optional[int] = ..., pipeline: _Optional[str] = ..., switch_address: _Optional[str] = ..., switch_problem: _Optional[str] = ..., standby: bool = ..., uptime_s: _Optional[float] = ..., data_address: _Optional[str] = ..., wire_version: _Optional[int] = ..., clock_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobReport, _Mapping]]] = ..., rejected: _Optional[_Mapping[str, int]] = ..., dropped_in: _Optional[_Mapping[int, int]] = ..., dropped_out: _Optional[_Mapping[int, int]] = ..., slots_total: _Optional[int] = ..., slots_free: _Optional[int] = ..., pipeline: _Optional[str] = ..., switch_address: _Optional[str] = ..., switch_problem: _Optional[str] = ..., standby: bool = ..., uptime_s: _Optional[float] = ..., lease_s: _Optional[float] = ..., data_address: _Optional[str] = ..., wire_version: _Optional[int] = ..., clock_s: _Optional[float] = ...) -> None: ...
 
 class InspectRequest(_message.Message):
     __slots__ = []
@@ -296,4 +298,4 @@ class WorkerReport(_message.Message):
 
 class Cause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
-# SHA-256 of job.proto: 58bb318b8d7da165eb93211040ea166e7385727bea260419f9d0312c68649015
+# SHA-256 of job.proto: f3f4d806760bf6bc21c606ae744af4c6dcf7ce462824db057fd7f5fd18d6b0b4

@@ -108,8 +108,9 @@ def rates(now: Reading, before: Reading | None) -> SwitchRates:
         before = None  # without counters nothing can be compared
     past = {_key(job): job for job in before.reply.jobs} if before is not None else {}
     packet_bits = elements_of(now.reply.pipeline) * _ELEMENT_BITS
+    lease_s = now.reply.lease_s
     return SwitchRates(
-        tuple(_job(job, past.get(_key(job)), packet_bits, seconds) for job in now.reply.jobs if job.state != ENDED),
+        tuple(_job(job, past.get(_key(job)), packet_bits, seconds, lease_s) for job in now.reply.jobs if job.state != ENDED),
         _counted(dict(now.reply.rejected), None if before is None else dict(before.reply.rejected)),
         {
             (port, direction): counted
@@ -124,7 +125,7 @@ def _key(job: pb.JobReport) -> tuple[str, str, int]:
     return job.tenant, job.job_name, job.epoch
 
 
-def _job(job: pb.JobReport, past: pb.JobReport | None, packet_bits: int, seconds: float) -> JobRates:
+def _job(job: pb.JobReport, past: pb.JobReport | None, packet_bits: int, seconds: float, lease_s: float) -> JobRates:
     earlier = {worker.rank: dict(worker.verdicts) for worker in past.workers} if past is not None else {}
     fresh = {worker.rank: grown(dict(worker.verdicts), earlier.get(worker.rank)) for worker in job.workers}
     known = [counts for counts in fresh.values() if counts is not None]
@@ -137,7 +138,7 @@ def _job(job: pb.JobReport, past: pb.JobReport | None, packet_bits: int, seconds
             port=worker.switch_port,
             goodput_bps=_goodput(counts, packet_bits, seconds),
             repeated=_part(counts, _REPEATED),
-            lost=_lost(worker),
+            lost=_lost(worker, counts, seconds, lease_s),
             last=None if counts is None else _ratio(counts.get(Verdict.COMPLETION.name, 0), rows),
             last_of_run=_ratio(worker.verdicts.get(Verdict.COMPLETION.name, 0), rows_of_run),
             stale=worker.verdicts.get(Verdict.STALE.name, 0),
@@ -175,10 +176,15 @@ def _part(fresh: Mapping[str, int] | None, names: tuple[str, ...]) -> float | No
     return None if fresh is None else _ratio(sum(fresh.get(name, 0) for name in names), sum(fresh.values()))
 
 
-def _lost(worker: pb.WorkerReport) -> float | None:
-    """The rank tells its count with each renewal, the switch's is newer: what came meanwhile must not make loss negative."""
-    sent, arrived = worker.counters.get("packets_sent", 0), sum(worker.verdicts.values())
-    return max(sent - arrived, 0) / sent if sent else None
+def _lost(worker: pb.WorkerReport, fresh: Mapping[str, int] | None, seconds: float, lease_s: float) -> float | None:
+    """The rank told how many it had sent when it renewed its lease, the switch counts now: what came in between, at the
+    interval's rate, does not belong to it."""
+    sent = int(worker.counters.get("packets_sent", 0))
+    if not sent or fresh is None:
+        return None
+    since_told_s = max(lease_s - worker.lease_left_s, 0.0)
+    arrived = float(sum(worker.verdicts.values())) - sum(fresh.values()) / seconds * since_told_s
+    return min(max(sent - arrived, 0) / sent, 1.0)
 
 
 def _ratio(part: int, whole: int) -> float | None:

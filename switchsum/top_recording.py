@@ -21,6 +21,7 @@ DAWDLER = 2
 DAWDLES_S = 0.02
 LOSS = 0.01
 INTERVAL_S = 4.0
+READINGS = 15  # what is a share of the run needs one
 _PATIENCE_S = 120.0  # for workers to begin, which may have to compile first
 _COLUMNS = 80
 
@@ -106,7 +107,7 @@ def record(target: Path) -> None:
         ):
             deadline = time.monotonic() + _PATIENCE_S
             busy = 0
-            while busy < 3:  # the first reading that sees sums covers the beginning, too
+            while busy < READINGS:
                 if time.monotonic() > deadline or any(worker.poll() is not None for worker in workers):
                     raise SystemExit("the workers do not train; see what they printed")
                 time.sleep(INTERVAL_S)

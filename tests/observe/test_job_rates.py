@@ -82,9 +82,19 @@ def test_without_counters_nothing_is_compared() -> None:
 
 
 def test_loss_needs_the_ranks_own_count_and_is_never_negative() -> None:
-    assert [job.ranks[0].lost for job in rates(reading(1.0, {"COMPLETION": 90}, sent=100), None).jobs] == [0.1]
-    assert [job.ranks[0].lost for job in rates(reading(1.0, {"COMPLETION": 101}, sent=100), None).jobs] == [0.0]
-    assert [job.ranks[0].lost for job in rates(reading(1.0, {"COMPLETION": 101}), None).jobs] == [None]
+    def lost(now: Reading) -> float | None:
+        return rates(now, reading(1.0, {"COMPLETION": 70})).jobs[0].ranks[0].lost
+
+    assert lost(reading(2.0, {"COMPLETION": 90}, sent=100)) == 0.1
+    assert lost(reading(2.0, {"COMPLETION": 101}, sent=100)) == 0.0
+    assert lost(reading(2.0, {"COMPLETION": 101})) is None
+
+
+def test_loss_is_of_the_moment_when_the_rank_told_its_count() -> None:
+    """2 s ago, at 400 packets a second: 9,000 of its 10,000 had come by then."""
+    before, now = reading(1.0, {"COMPLETION": 9000}), reading(3.0, {"COMPLETION": 9800}, sent=10_000, lease_s=5.0)
+    now.reply.jobs[0].workers[0].lease_left_s = 3.0
+    assert rates(now, before).jobs[0].ranks[0].lost == 0.1
 
 
 def test_what_the_switch_refused_and_dropped() -> None:

@@ -54,7 +54,7 @@ def test_ranks_that_are_started_by_python(controller: str, program: str) -> None
 
 def test_a_rank_can_be_watched(controller: str) -> None:
     environment = {"SWITCHSUM_CONTROLLER": controller, "SWITCHSUM_METRICS": str(free_ports(2)), "SWITCHSUM_LOG": "info,json"}
-    outcomes = run("programs.a_rank_can_be_watched", 2, 120, **environment)
+    outcomes = run("programs.a_rank_can_be_watched", 2, **environment)
     check(outcomes)
     for rank, outcome in enumerate(outcomes):
         lines = [json.loads(line) for line in outcome.output.splitlines() if line.startswith("{")]
@@ -69,7 +69,7 @@ def test_a_rank_can_be_watched(controller: str) -> None:
     ],
 )
 def test_what_cannot_be_watched_is_told(controller: str, variable: str, value: str, sentence: str) -> None:
-    for outcome in run("programs.a_rank_can_be_watched", 2, 120, SWITCHSUM_CONTROLLER=controller, **{variable: value}):
+    for outcome in run("programs.a_rank_can_be_watched", 2, SWITCHSUM_CONTROLLER=controller, **{variable: value}):
         assert outcome.status != 0
         assert sentence in outcome.output
 
