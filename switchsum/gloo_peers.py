@@ -82,14 +82,13 @@ class GlooPeers:
 
     def close(self) -> None:
         """Leave, when all others do or after a moment."""
-        if self._group is None:
-            return
-        with contextlib.suppress(RuntimeError):
-            self._store.add(f"bye/{self._generation}", 1)
-            deadline = time.monotonic() + _FAREWELL_S
-            while self._store.add(f"bye/{self._generation}", 0) < self._size and time.monotonic() < deadline:
-                time.sleep(_LOOK_S)
-        self._group = None
+        if self._group is not None:
+            with contextlib.suppress(RuntimeError):
+                self._store.add(f"bye/{self._generation}", 1)
+                deadline = time.monotonic() + _FAREWELL_S
+                while self._store.add(f"bye/{self._generation}", 0) < self._size and time.monotonic() < deadline:
+                    time.sleep(_LOOK_S)
+        self._group = self._store = None  # and its connection, whoever holds us still
 
     def maximum(self, numbers: npt.NDArray[np.int64]) -> None:
         options = dist.AllreduceOptions()
