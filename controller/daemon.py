@@ -13,11 +13,13 @@ import grpc
 
 from switchsum.controller import pipeline, programming
 from switchsum.controller.fabric import Fabric
+from switchsum.controller.gate import Gate, exposure
 from switchsum.controller.jobs import Registry, first_epoch
 from switchsum.controller.ledger import Ledger
 from switchsum.controller.options import ControllerOptions
 from switchsum.controller.service import JobService, Reading
 from switchsum.controller.switch_keeper import SwitchKeeper
+from switchsum.controller.tenants import Tenants
 from switchsum.p4src.layout import MAX_WORKERS, SLOTS
 from switchsum.protos.job_rpc import add_job_servicer
 
@@ -35,8 +37,8 @@ class ControllerDaemon:
     def __init__(self, fabric: Fabric, options: ControllerOptions) -> None:
         """Load the compiled program and bind the addresses; the switch is first spoken to in start().
 
-        Raises ValueError for an option that names nothing that there is, WrongProgram, or OSError when an address cannot be
-        bound, StateError for the state file.
+        Raises ValueError for an option that names nothing that there is, WrongProgram, OSError when an address cannot be
+        bound, StateError for the state file, TenantsError for the file of tokens.
         """
         build = pipeline.load(options.layout, options.elements)
         items = programming.fabric_items(fabric, options.loss_in, options.loss_out)
@@ -68,9 +70,14 @@ class ControllerDaemon:
             connect_timeout_s=options.connect_timeout_s,
             lease_s=options.lease_s,
             ledger=self._ledger,
+            tls=options.switch_tls,
         )
+        tenants = None if options.tokens is None else Tenants(options.tokens)
+        self._tls = options.tls
+        self._exposure = exposure(options)
         self._server = grpc.server(
             _ThreadPerCall(),
+            interceptors=[] if tenants is None else [Gate(tenants)],
             options=[
                 ("grpc.so_reuseport", 0),  # else two controllers could share a port without noticing
                 ("grpc.keepalive_time_ms", 10_000),  # a host that vanished from the network loses its event stream
@@ -84,13 +91,19 @@ class ControllerDaemon:
 
     def _bind(self, address: str) -> str:
         try:
-            port = self._server.add_insecure_port(address)
+            port = (
+                self._server.add_insecure_port(address)
+                if self._tls is None
+                else self._server.add_secure_port(address, self._tls.credentials())
+            )
         except RuntimeError as error:
             raise OSError(f"cannot listen at {address}; is another controller there? ({error})") from None
         return address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
 
     def start(self) -> None:
         """Connect to the switch, program it, then serve. Raises SwitchError's family within a bounded time."""
+        if self._exposure is not None:
+            logger.warning("%s", self._exposure)
         self._started = True
         self._service.serve(self._keeper)
         self._keeper.start()

@@ -2,6 +2,7 @@
 
 ControllerError
     FabricError         the fabric's description
+    TenantsError        the file of tenants and their tokens
     WrongProgram        the compiled switch program
     StateError          the file in which the controller keeps its state
     SwitchError         the switch: what follows, and whatever else it answers
@@ -18,6 +19,10 @@ class ControllerError(RuntimeError):
 
 class FabricError(ControllerError):
     """The description of ports and hosts is wrong; the message names line and field."""
+
+
+class TenantsError(ControllerError):
+    """The file of tenants is wrong, or open to others; the message names line and field."""
 
 
 class WrongProgram(ControllerError):

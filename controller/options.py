@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from switchsum.p4src.layout import DEFAULT_ELEMENTS, SLOTS
+from switchsum.protos.tls import ClientTls, ServerTls
 
 DEFAULT_LISTEN = "127.0.0.1:50099"
 DEFAULT_SWITCH = "127.0.0.1:9559"  # the port that IANA assigned to P4Runtime
@@ -23,6 +24,8 @@ class ControllerOptions:
     "wide" (BMv2). `loss_in`, `loss_out`: share of packets the switch drops on purpose at every port, in [0, 1). `slots`: what
     a job gets that asks for none. `idle_s`: a job that summed nothing for so long ends when somebody else needs its slots.
     `state`: the file in which epochs and running jobs outlive the controller; None: they do not.
+    a job gets that asks for none. `tls`: of the job service, `switch_tls`: towards the switch; None for connections in the
+    clear. `tokens`: the file of tenants (controller/tenants.py); None: everybody may do everything.
     """
 
     switch: str = DEFAULT_SWITCH
@@ -38,6 +41,9 @@ class ControllerOptions:
     idle_s: float = DEFAULT_IDLE_S
     connect_timeout_s: float = DEFAULT_CONNECT_TIMEOUT_S
     state: Path | None = None
+    tls: ServerTls | None = None
+    switch_tls: ClientTls | None = None
+    tokens: Path | None = None
 
     def __post_init__(self) -> None:
         _check_address("switch", self.switch, lowest_port=1)

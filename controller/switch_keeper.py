@@ -25,6 +25,7 @@ from switchsum.controller.p4names import Entry, Item
 from switchsum.controller.pipeline import Build
 from switchsum.controller.switch_session import DELETE, INSERT, MODIFY, Standing, SwitchSession
 from switchsum.p4src.layout import RejectReason, Verdict
+from switchsum.protos.tls import ClientTls
 
 PROBE_INTERVAL_S = 2.0  # a switch that hangs does not close its stream; it just stops answering
 RECONNECT_INTERVAL_S = 1.0
@@ -101,6 +102,7 @@ class SwitchKeeper:
         connect_timeout_s: float,
         lease_s: float,
         ledger: Ledger | None,
+        tls: ClientTls | None,
     ) -> None:
         """`lease_s`: half of it is how long the switch may take to answer, and a quarter how long the controller in charge may
         be gone, so that one that only starts again, or lost its session for a moment, keeps its place."""
@@ -114,6 +116,7 @@ class SwitchKeeper:
         self._probe_timeout_s = lease_s / 2
         self._takeover_delay_s = lease_s / 4
         self._ledger = ledger
+        self._tls = tls
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._session: SwitchSession | None = None
         self._generation = 0  # of the session
@@ -215,6 +218,7 @@ class SwitchKeeper:
             timeout_s=timeout_s,
             on_lost=lambda sentence: later(lambda: self._lost(sentence)),
             on_role=lambda standing: later(lambda: self._role_changed(standing)),
+            tls=self._tls,
         )
         self._session = session
         try:

@@ -20,6 +20,7 @@ from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 from switchsum.controller.errors import ElectionIdTaken, NotPrimary, SwitchError, SwitchUnreachable, WriteRefused
 from switchsum.controller.p4names import Item, P4Names
 from switchsum.controller.pipeline import Build
+from switchsum.protos.tls import ClientTls, Names, diagnose
 
 CALL_TIMEOUT_S = 10.0  # of one read or write: hundreds of entries take BMv2 a fraction of a second
 COMMIT_TIMEOUT_S = 60.0  # the softswitch compiles the program, BMv2 parses a megabyte of JSON
@@ -34,6 +35,9 @@ _CHANNEL_OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
 
+TLS_NAMES = Names("--switch-ca", "--switch-cert", "--switch-key")
+_FIRST_LOOK_S = 1.0  # without an answer, before it is asked whether TLS stands in the way
+_PROBE_S = 2.0
 _END_S = 10.0  # for a thread that has been told to end, on a busy machine
 logger = logging.getLogger(__name__)
 
@@ -60,8 +64,10 @@ class SwitchSession:
         timeout_s: float,
         on_lost: Callable[[str], None],
         on_role: Callable[[Standing], None],
+        tls: ClientTls | None = None,
     ) -> None:
-        """Connect within `timeout_s`. `on_lost(sentence)`: the session is over; `on_role(standing)`: it changed later.
+        """Connect within `timeout_s`. `on_lost(sentence)`: the session is over; `on_role(standing)`: it changed later; `tls`:
+        None for a connection in the clear.
 
         Raises SwitchUnreachable, or SwitchError (such as ElectionIdTaken) when the switch refuses the session.
         """
@@ -70,7 +76,12 @@ class SwitchSession:
         self.election_id = election_id
         self._highest = election_id  # of all that the switch has told of
         self._on_lost, self._on_role = on_lost, on_role
-        self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self._tls = tls
+        self._channel = (
+            grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+            if tls is None
+            else grpc.secure_channel(address, tls.credentials(), options=_CHANNEL_OPTIONS)
+        )
         self._stub = p4runtime_pb2_grpc.P4RuntimeStub(self._channel)
         self._requests: queue.SimpleQueue[p4runtime_pb2.StreamMessageRequest | None] = queue.SimpleQueue()
         self._settled = threading.Event()  # the first answer of the stream, or its end, is there
@@ -111,17 +122,7 @@ class SwitchSession:
     # --- election --------------------------------------------------------------------------------------------------
 
     def _open_stream(self, timeout_s: float) -> None:
-        # Any switch tells its capabilities. (grpc.channel_ready_future would leave a thread behind that dies with a traceback
-        # when the channel is closed.)
-        try:
-            self._stub.Capabilities(p4runtime_pb2.CapabilitiesRequest(), timeout=timeout_s, wait_for_ready=True)
-        except grpc.RpcError as error:
-            if error.code() != grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise self._translated(error) from None
-            raise SwitchUnreachable(
-                f"no switch answers P4Runtime at {self.address} within {timeout_s:g} s; "
-                "start it (`switchsum switch`, or simple_switch_grpc) or correct the address"
-            ) from None
+        self._find(timeout_s)
         self._stand()
         stream = self._stub.StreamChannel(iter(self._requests.get, None))
         self._follower = threading.Thread(target=self._follow, args=(stream,), name="switchsum-switch", daemon=True)
@@ -157,6 +158,26 @@ class SwitchSession:
     def _await_election(self, timeout_s: float) -> None:
         if not self._settled.wait(timeout_s):
             raise SwitchUnreachable(f"the switch at {self.address} does not answer the election within {timeout_s:g} s")
+
+    def _find(self, timeout_s: float) -> None:
+        """Wait for an answer. Any switch tells its capabilities. (grpc.channel_ready_future would leave a thread behind that
+        dies with a traceback when the channel is closed.)"""
+        patience_s = min(_FIRST_LOOK_S, timeout_s)
+        for part_s in (patience_s, timeout_s - patience_s):
+            try:
+                if part_s > 0:
+                    self._stub.Capabilities(p4runtime_pb2.CapabilitiesRequest(), timeout=part_s, wait_for_ready=True)
+                    return
+            except grpc.RpcError as error:
+                if error.code() != grpc.StatusCode.DEADLINE_EXCEEDED:
+                    raise self._translated(error) from None
+                who = f"the switch at {self.address}"
+                if (fault := diagnose(self.address, self._tls, who, TLS_NAMES, _PROBE_S)) is not None:
+                    raise SwitchError(fault) from None
+        raise SwitchUnreachable(
+            f"no switch answers P4Runtime at {self.address} within {timeout_s:g} s; "
+            "start it (`switchsum switch`, or simple_switch_grpc) or correct the address"
+        )
 
     def _follow(self, stream: Iterator[p4runtime_pb2.StreamMessageResponse]) -> None:
         try:

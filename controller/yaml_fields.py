@@ -87,6 +87,9 @@ class Place:
             raise self.failure(f"the field {name} is missing")
         return found
 
+    def is_list(self) -> bool:
+        return isinstance(self._node, yaml.SequenceNode)
+
     def elements(self) -> list["Place"]:
         if not isinstance(self._node, yaml.SequenceNode):
             raise self.failure("must be a list, such as [{address: ..., mac: ...}]")

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from switchsum.host_agent import engine as _engine
 from switchsum.host_agent.collective import CollectiveQueue, Done
+from switchsum.host_agent.credentials import IN_THE_CLEAR, Credentials
 from switchsum.host_agent.detour import Detour, Peers
 from switchsum.host_agent.engine import Engine, EngineFailure
 from switchsum.host_agent.errors import EpochEnded, SwitchSilent, SwitchSumError
@@ -42,7 +43,7 @@ class Terms:
     host's IPv4 address towards the switch, "" for the one that leads to the controller; `slots`, `elements`: 0 for the
     controller's choice; `least_slots`, `queue_s`: see JobClient.join; `lanes`: bits of a lane of large float32 sums (Engine);
     `timeout_s`: bound for joining and for a silent switch; `peer_timeout_s`: longest wait for other ranks in one sum;
-    `on_loss`: what to do without the switch.
+    `on_loss`: what to do without the switch; `credentials`: what is shown to the controller.
     """
 
     controller: str
@@ -58,6 +59,7 @@ class Terms:
     timeout_s: float = 30.0
     peer_timeout_s: float = 1800.0
     on_loss: OnLoss = OnLoss.FAIL
+    credentials: Credentials = IN_THE_CLEAR
 
 
 @dataclass(eq=False)
@@ -114,7 +116,7 @@ class Agent:
         loopback = hosts <= {"127.0.0.1", "localhost", "[::1]"}
         transport = Transport(terms.data_address or ("127.0.0.1" if loopback else ""))
         try:
-            membership = _apply(JobClient(terms.controller), terms, transport, terms.timeout_s)
+            membership = _apply(JobClient(terms.controller, terms.credentials), terms, transport, terms.timeout_s)
             try:
                 transport.connect(membership.joined.switch_address, membership.joined.switch_port)
                 return cls(terms, transport, membership, peers)
@@ -219,7 +221,7 @@ class Agent:
             if self._stop.wait(pause_s):
                 return
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            client = JobClient(self._terms.controller)
+            client = JobClient(self._terms.controller, self._terms.credentials)
             with self._lock:
                 self._attempt = client
             try:

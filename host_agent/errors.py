@@ -2,6 +2,7 @@
 
 SwitchSumError
     ControllerUnreachable   no controller at that address, or it went away
+    NotTrusted              controller and host do not accept each other: TLS, a certificate, a token
     JoinRefused             the controller said no, and why
         SwitchFull          it has no slots left, or no job number
     EpochEnded              the job is over: a lost worker, a mismatch, a lost switch, a lost controller
@@ -19,6 +20,10 @@ class SwitchSumError(RuntimeError):
 
 class ControllerUnreachable(SwitchSumError):
     """Nothing answers at the controller's address, or it stopped answering."""
+
+
+class NotTrusted(SwitchSumError):
+    """Controller and host do not accept each other; the sentence says which of them misses what."""
 
 
 class JoinRefused(SwitchSumError):

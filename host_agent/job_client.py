@@ -18,7 +18,8 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import grpc
 
-from switchsum.host_agent.errors import ControllerUnreachable, EpochEnded, JoinRefused, SwitchFull, SwitchSumError
+from switchsum.host_agent.credentials import IN_THE_CLEAR, Credentials
+from switchsum.host_agent.errors import ControllerUnreachable, EpochEnded, JoinRefused, NotTrusted, SwitchFull, SwitchSumError
 from switchsum.p4src.layout import WIRE_VERSION
 from switchsum.protos import job_pb2 as pb
 from switchsum.protos.job_rpc import JobServiceStub
@@ -27,6 +28,7 @@ DEFAULT_TIMEOUT_S = 30.0
 _CALL_TIMEOUT_S = 5.0  # of calls that the controller answers from memory
 _FAREWELL_S = 2.0  # leaving must not hold up a process that wants to end
 _END_S = 10.0  # for threads that have been told to end, on a busy machine
+_FIRST_KNOCK_S = 1.0  # before it is asked whether TLS stands in the way
 _KNOCK_S = 2.0  # for one of several controllers
 _RETRY_S = 0.2  # before a broken event stream is opened once more
 _CLOSED = "the attempt to join was given up"
@@ -59,12 +61,13 @@ class Joined:
 class JobClient:
     """One worker's connection to the controller. Thread-safe. Call join(), then start(); leave() and close() at the end."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, credentials: Credentials = IN_THE_CLEAR) -> None:
         """`address`: the controller's "HOST:PORT", or several with commas between: those that stand by for it. Nothing is sent
-        before join() or inspect()."""
+        before join() or inspect(). Raises NotTrusted for a token that would be sent to another host in the clear."""
         self.address = address
-        self._channels = [grpc.insecure_channel(one, options=_CHANNEL_OPTIONS) for one in address.split(",")]
-        self._stubs = [JobServiceStub(channel) for channel in self._channels]
+        self._credentials = credentials
+        self._channels = [credentials.channel(one, _CHANNEL_OPTIONS) for one in address.split(",")]
+        self._stubs = [JobServiceStub(channel, credentials.metadata) for channel in self._channels]
         self._turn = 0  # which of them is spoken to
         self._heard = time.monotonic()  # when a controller answered last
         self._member = ""
@@ -258,25 +261,33 @@ class JobClient:
         """Knock: leaving as nobody changes nothing, and any controller answers it. (grpc.channel_ready_future would leave a
         thread behind that dies with a traceback when the channel is closed.)"""
         deadline = time.monotonic() + timeout_s
+        knock_s = _FIRST_KNOCK_S
         while True:
             left_s = max(deadline - time.monotonic(), 0.1)
             try:
-                knock_s = left_s if len(self._stubs) == 1 else min(left_s, _KNOCK_S)
-                self._stub.Leave(pb.MemberRequest(), timeout=knock_s, wait_for_ready=True)
+                self._stub.Leave(pb.MemberRequest(), timeout=min(left_s, knock_s), wait_for_ready=True)
                 return
             except ValueError:  # grpcio's word for a channel that close() has closed meanwhile
                 raise ControllerUnreachable(_CLOSED) from None
             except grpc.RpcError as error:
+                if error.code() == grpc.StatusCode.UNAUTHENTICATED:
+                    raise NotTrusted(f"the controller at {self.address} lets nobody in: {error.details()}") from None
                 if error.code() not in _NO_ANSWER:
                     raise ControllerUnreachable(
                         f"what answers at {self.address} is not a switchsum controller ({_text(error)}); correct the address"
                     ) from None
-                if time.monotonic() + _RETRY_S >= deadline:
+                over = time.monotonic() + _RETRY_S >= deadline
+                if over or len(self._stubs) == 1:  # of several, another one may be in order
+                    fault = self._credentials.fault(self.address.split(",")[self._turn])
+                    if fault is not None:
+                        raise NotTrusted(fault) from None
+                if over:
                     said = f" ({error.details()})" if error.code() == grpc.StatusCode.UNAVAILABLE else ""
                     raise ControllerUnreachable(
                         f"no controller answers at {self.address} within {round(timeout_s, 1):g} s{said}; "
                         "start one (`switchsum controller`) or correct the address"
                     ) from None
+            knock_s = _KNOCK_S
             self._over.wait(_RETRY_S)
             self._next()
 
@@ -343,6 +354,8 @@ class JobClient:
                 self._stub.Renew(pb.RenewRequest(member=self._member, counters=self._counters()), timeout=pause_s)
                 answered, self._heard = True, time.monotonic()
             except grpc.RpcError as error:
+                if error.code() == grpc.StatusCode.UNAUTHENTICATED:
+                    self._end(EpochEnded(f"the controller at {self.address} lets this rank in no more: {error.details()}"))
                 if error.code() not in _NO_ANSWER:
                     continue  # the epoch is over; the event stream brings the reason
                 if time.monotonic() - self._heard > patience_s:

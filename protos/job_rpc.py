@@ -3,8 +3,9 @@
 By hand on purpose: what grpcio-tools generates insists on a grpcio at least as new as itself.
 """
 
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -26,23 +27,27 @@ _STREAMS: dict[str, tuple[Any, Any]] = {"Watch": (pb.MemberRequest, pb.JobEvent)
 class JobServiceStub:
     """Calls of the service over `channel`. Each attribute is called with (request, timeout=seconds), as in grpcio."""
 
-    def __init__(self, channel: grpc.Channel) -> None:
-        def unary(name: str) -> Any:
-            request, reply = _UNARY[name]
-            return channel.unary_unary(
+    def __init__(self, channel: grpc.Channel, metadata: Sequence[tuple[str, str]] = ()) -> None:
+        """`metadata` goes with every call."""
+
+        def call(name: str, make: Callable[..., Any], types: tuple[Any, Any]) -> Any:
+            request, reply = types
+            made = make(
                 f"/{_SERVICE}/{name}", request_serializer=request.SerializeToString, response_deserializer=reply.FromString
             )
+            return functools.partial(made, metadata=metadata) if metadata else made
 
-        request, reply = _STREAMS["Watch"]
+        def unary(name: str) -> Any:
+            return call(name, channel.unary_unary, _UNARY[name])
+
         self.Join: Callable[..., pb.JoinReply] = unary("Join")
         self.Renew: Callable[..., pb.RenewReply] = unary("Renew")
         self.Report: Callable[..., pb.ReportReply] = unary("Report")
         self.Leave: Callable[..., pb.LeaveReply] = unary("Leave")
         self.Inspect: Callable[..., pb.InspectReply] = unary("Inspect")
         self.Shrink: Callable[..., pb.ShrinkReply] = unary("Shrink")
-        self.Watch: Callable[..., Any] = channel.unary_stream(  # the call: an iterator of JobEvent with cancel()
-            f"/{_SERVICE}/Watch", request_serializer=request.SerializeToString, response_deserializer=reply.FromString
-        )
+        # The call: an iterator of JobEvent with cancel().
+        self.Watch: Callable[..., Any] = call("Watch", channel.unary_stream, _STREAMS["Watch"])
 
 
 class JobServicer(ABC):

@@ -4,8 +4,11 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from ipaddress import ip_address
 from types import TracebackType
 from typing import TYPE_CHECKING
+
+from grpc import ServerCredentials
 
 from switchsum.softswitch.dataplane import Dataplane
 from switchsum.softswitch.device import Device
@@ -40,12 +43,14 @@ class SoftSwitch:
         service_port: int = DEFAULT_SERVICE_PORT,
         interfaces: Mapping[int, str] | None = None,
         offload: bool = True,
+        credentials: ServerCredentials | None = None,
     ) -> None:
         """Bind everything; nothing is served before start().
 
         `grpc`: "host:port" of the P4Runtime server, port 0 for any free one, or "unix:PATH". `ports`: port number ->
         (host, UDP port), or a count N for ports 1 to N on loopback at free UDP ports. `interfaces`: port number -> name of a
         network interface (root only); then there are no UDP ports. `offload`: let runs of datagrams travel as one.
+        `credentials`: TLS of the P4Runtime server; None: connections in the clear.
         `seed` starts the program's random extern. `switch_ip` and `service_port` stand in the headers that UDP ports add
         (see udp_ports). Raises OSError naming what cannot be bound, ValueError for a bad argument.
         """
@@ -60,7 +65,7 @@ class SoftSwitch:
             self._ports, self.port_addresses = udp, udp.addresses
         self.interfaces = dict(interfaces or {})
         try:
-            self._server = P4RuntimeServer(self._device, grpc, device_id)
+            self._server = P4RuntimeServer(self._device, grpc, device_id, credentials)
         except (OSError, ValueError):
             self._ports.close()
             raise
@@ -169,6 +174,33 @@ def run(
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def exposure(switch: SoftSwitch, asks_for_certificates: bool) -> list[str]:
+    """What anybody can do who can reach this switch from another host, a sentence each. `asks_for_certificates`: of clients."""
+    sentences = []
+    if not asks_for_certificates and _leaves_host(switch.grpc_address):
+        sentences.append(
+            f"P4Runtime listens at {switch.grpc_address} and asks nobody who they are: whoever can reach it can load another "
+            "program, and read and change every table; give the switch --tls-cert and --tls-clients, or keep it on loopback"
+        )
+    exposed = sorted({host for host, _ in switch.port_addresses.values() if _leaves_host(f"{host}:0")})
+    if exposed:
+        sentences.append(
+            f"the ports listen at {', '.join(exposed)}: whoever can reach them can send packets into the program, and fill its "
+            "queues; the switch answers on loopback alone, so keep them there"
+        )
+    return sentences
+
+
+def _leaves_host(address: str) -> bool:
+    if address.startswith("unix:"):
+        return False
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return not ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost"
 
 
 def drops_line(switch: SoftSwitch) -> str:

@@ -64,8 +64,16 @@ class _Client:
 class P4RuntimeServer:
     """Serves one device. `address` is where, after construction; clients are answered after start()."""
 
-    def __init__(self, device: Device, address: str = "127.0.0.1:0", device_id: int = 1) -> None:
+    def __init__(
+        self,
+        device: Device,
+        address: str = "127.0.0.1:0",
+        device_id: int = 1,
+        credentials: grpc.ServerCredentials | None = None,
+    ) -> None:
         """Bind `address`: "host:port" (port 0: any free one) or "unix:PATH", which all network namespaces can reach.
+
+        `credentials`: for TLS; None: connections in the clear.
 
         Raises OSError if that fails, ValueError for a bad address or id.
         """
@@ -89,7 +97,11 @@ class P4RuntimeServer:
         p4runtime_pb2_grpc.add_P4RuntimeServicer_to_server(servicer, self._server)
         self._servicer = servicer
         try:
-            bound = self._server.add_insecure_port(address)
+            bound = (
+                self._server.add_insecure_port(address)
+                if credentials is None
+                else self._server.add_secure_port(address, credentials)
+            )
         except RuntimeError as error:
             self._pool.shutdown()
             raise OSError(f"P4Runtime server: cannot bind {address}; is another switch there? ({error})") from None

@@ -158,24 +158,34 @@ def switch(
     seed: Annotated[int, typer.Option(help="Start of the switch's random choices (which packets it drops).")] = 0,
     metrics: Metrics = None,
     log: LogFormat = "text",
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Certificate (PEM) of the P4Runtime server; without it, no TLS.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    tls_clients: Annotated[
+        Path | None,
+        typer.Option(help="Authority that a controller's certificate must come from; without it, none is asked for."),
+    ] = None,
 ) -> None:
     """Start the embedded switch by hand; Ctrl-C ends it. It forwards nothing until a controller loads a program."""
     require("switch", SWITCH_MODULES)
+    from switchsum.protos.tls import SERVER_NAMES, ServerTls
     from switchsum.softswitch import daemon
 
     try:
-        daemon.run(
-            daemon.SoftSwitch(
-                grpc=p4runtime,
-                ports=daemon.consecutive_ports(host, udp_base, ports),
-                interfaces=daemon.parse_interfaces(interface) if interface else None,
-                offload=offload,
-                seed=seed,
-                device_id=device_id,
-            ),
-            report=log_format.log_process(log),
-            beside=metrics_endpoint.beside("switch", metrics),
+        tls = ServerTls.load(tls_cert, tls_key, tls_clients, SERVER_NAMES)
+        embedded = daemon.SoftSwitch(
+            grpc=p4runtime,
+            ports=daemon.consecutive_ports(host, udp_base, ports),
+            interfaces=daemon.parse_interfaces(interface) if interface else None,
+            offload=offload,
+            seed=seed,
+            device_id=device_id,
+            credentials=None if tls is None else tls.credentials(),
         )
+        for sentence in daemon.exposure(embedded, tls is not None and tls.clients is not None):
+            typer.echo(f"warning: {sentence}", err=True)
+        daemon.run(embedded, report=log_format.log_process(log), beside=metrics_endpoint.beside("switch", metrics))
     except ValueError as error:
         raise BadOption(str(error)) from error
     except OSError as error:
@@ -226,6 +236,20 @@ def controller(
     ] = None,
     metrics: Metrics = None,
     log: LogFormat = "text",
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate (PEM) of the job service; without it, no TLS.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    tls_clients: Annotated[
+        Path | None, typer.Option(help="Authority that a host's certificate must come from; without it, none is asked for.")
+    ] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(help="File of tenants and hashes of their tokens (`switchsum token`); without it, no token is asked for."),
+    ] = None,
+    switch_ca: Annotated[
+        Path | None, typer.Option(help="Authority of the switch's certificate; without it, P4Runtime is spoken without TLS.")
+    ] = None,
+    switch_cert: Annotated[Path | None, typer.Option(help="Certificate to show to the switch.")] = None,
+    switch_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
 ) -> None:
     """Start a controller by hand; Ctrl-C ends it. It loads the switch program and serves the workers that join."""
     require("controller", CONTROLLER_MODULES)
@@ -233,6 +257,8 @@ def controller(
     from switchsum.controller import fabric as fabrics
     from switchsum.controller.errors import ControllerError
     from switchsum.controller.options import ControllerOptions
+    from switchsum.controller.switch_session import TLS_NAMES
+    from switchsum.protos.tls import SERVER_NAMES, ClientTls, ServerTls
 
     try:
         network = fabrics.load(fabric) if fabric is not None else fabrics.Fabric.embedded(host, udp_base, ports)
@@ -252,6 +278,9 @@ def controller(
                 idle_s=idle,
                 connect_timeout_s=connect_timeout,
                 state=state,
+                tls=ServerTls.load(tls_cert, tls_key, tls_clients, SERVER_NAMES),
+                switch_tls=ClientTls.load(switch_ca, switch_cert, switch_key, TLS_NAMES),
+                tokens=tokens,
             ),
             report=log_format.log_process(log),
             beside=metrics_endpoint.beside("controller", metrics),
@@ -262,6 +291,27 @@ def controller(
         raise CommandFailed(str(error)) from error
     except OSError as error:
         raise CommandFailed(error.strerror or str(error)) from error
+
+
+@app.command()
+def token(
+    tenant: Annotated[str, typer.Argument(help="Name of the tenant: letters, digits, dots, dashes, underscores.")],
+    operator: Annotated[bool, typer.Option("--operator", help="May see and change the jobs of all tenants.")] = False,
+) -> None:
+    """Make a token for a tenant of a controller with --tokens. It is shown once; the controller's file holds its hash alone."""
+    import secrets
+
+    from switchsum.controller.tenants import hash_of, is_name
+
+    if not is_name(tenant):
+        raise BadOption(f"{tenant!r} is not a tenant's name: 1 to 64 letters, digits, dots, dashes and underscores")
+    made = secrets.token_urlsafe(32)
+    rights = ", operator: true" if operator else ""
+    typer.echo(f"for the tenant, in SWITCHSUM_TOKEN or in the file SWITCHSUM_TOKEN_FILE (mode 0600):\n{made}\n")
+    typer.echo(
+        f"for the controller's file (--tokens, mode 0600; limits as in jobs: 4, workers: 64, slots: 1024 may be added):\n"
+        f"{tenant}: {{sha256: {hash_of(made)}{rights}}}"
+    )
 
 
 def main() -> None:

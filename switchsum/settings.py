@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
+from switchsum.host_agent.credentials import IN_THE_CLEAR, NAMES, Credentials
 from switchsum.host_agent.policy import OnLoss
 from switchsum.metrics_endpoint import parse_address
+from switchsum.protos.tls import ClientTls, check_private
 
 Value = TypeVar("Value", int, float)
 Choice = TypeVar("Choice", int, str)
@@ -20,6 +23,8 @@ class Settings:
 
     controller: SWITCHSUM_CONTROLLER, "HOST:PORT", and those that stand by for it, with commas between; empty: an embedded
         switch, if all ranks are on one machine.
+    credentials: SWITCHSUM_CA, SWITCHSUM_CERT, SWITCHSUM_KEY, SWITCHSUM_TOKEN or SWITCHSUM_TOKEN_FILE, SWITCHSUM_INSECURE:
+        files for TLS, and the token; empty: neither.
     data_address: SWITCHSUM_DATA_ADDRESS, IPv4 address of this host towards the switch; empty: the way to the controller.
     slots: SWITCHSUM_SLOTS, slots to ask for; 0: the controller's default.
     lanes: SWITCHSUM_LANES, bits in which each number of a large float32 sum travels: 32, 16 or 8.
@@ -33,6 +38,7 @@ class Settings:
     """
 
     controller: str = ""
+    credentials: Credentials = IN_THE_CLEAR
     data_address: str = ""
     slots: int = 0
     lanes: int = 32
@@ -49,6 +55,7 @@ class Settings:
         """Read and check the environment; raises ValueError that names the variable."""
         return cls(
             controller=_addresses("SWITCHSUM_CONTROLLER"),
+            credentials=credentials(),
             data_address=os.environ.get("SWITCHSUM_DATA_ADDRESS", ""),
             lanes=_choice("SWITCHSUM_LANES", cls.lanes, (32, 16, 8)),
             gloo_below=_number("SWITCHSUM_GLOO_BELOW", int, cls.gloo_below, 0, 2**62, " of bytes"),
@@ -60,6 +67,40 @@ class Settings:
             metrics=_endpoint("SWITCHSUM_METRICS"),
             log=os.environ.get("SWITCHSUM_LOG", ""),
         )
+
+
+def credentials() -> Credentials:
+    """What the environment says about trust alone. Raises ValueError that names the variable."""
+    return Credentials(
+        tls=ClientTls.load(_path(NAMES.ca), _path(NAMES.certificate), _path(NAMES.key), NAMES),
+        token=_token(),
+        insecure=_choice("SWITCHSUM_INSECURE", 0, (0, 1)) == 1,
+    )
+
+
+def _path(variable: str) -> Path | None:
+    text = os.environ.get(variable, "")
+    return Path(text) if text else None
+
+
+def _token() -> str:
+    """Never shown, not even in an error."""
+    token, path = os.environ.get("SWITCHSUM_TOKEN", ""), _path("SWITCHSUM_TOKEN_FILE")
+    where = "SWITCHSUM_TOKEN"
+    if path is not None:
+        if token:
+            raise ValueError("SWITCHSUM_TOKEN and SWITCHSUM_TOKEN_FILE are both set: which of them holds? Unset one")
+        where = f"SWITCHSUM_TOKEN_FILE {path}"
+        check_private(path, "SWITCHSUM_TOKEN_FILE")
+        try:
+            token = path.read_text("utf-8", "replace").strip()
+        except OSError as error:
+            raise ValueError(f"{where}: cannot be read: {error.strerror}") from None
+        if not token:
+            raise ValueError(f"{where}: is empty; write the token into it, and nothing else")
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise ValueError(f"{where}: holds no token: those are letters, digits, - and _ in one line")
+    return token
 
 
 def _addresses(variable: str) -> str:

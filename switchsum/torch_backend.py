@@ -28,6 +28,7 @@ from torch.distributed import distributed_c10d
 from switchsum.embedded import EmbeddedSwitch
 from switchsum.gloo_peers import GlooPeers
 from switchsum.host_agent.agent import Agent, Terms
+from switchsum.host_agent.credentials import IN_THE_CLEAR
 from switchsum.host_agent.errors import ControllerUnreachable, SwitchFull, SwitchSumError
 from switchsum.host_agent.promptness import prompt
 from switchsum.log_format import log_library
@@ -617,6 +618,7 @@ def _join(store: Any, rank: int, size: int, timeout: timedelta, settings: Settin
             timeout_s=min(settings.timeout_s, _LOST_S) if lost else settings.timeout_s,
             peer_timeout_s=timeout.total_seconds(),
             on_loss=settings.on_loss,
+            credentials=settings.credentials if settings.controller else IN_THE_CLEAR,  # an embedded switch asks for nothing
         )
         agent = Agent.join(terms, peers)
     except SwitchSumError as error:

@@ -36,6 +36,11 @@ MISUSE = {
     "controller --host 10.0.0.1": "host '10.0.0.1' is not an IPv4 address of loopback, such as 127.0.0.1, where an embedded "
     "switch's ports are; describe any other network in a file (--fabric)",
     "controller --idle 0": "idle 0.0 is out of range: 0.1 to 604800 seconds",
+    "switch --tls-cert c.pem": "--tls-cert without --tls-key: a certificate and its key go together",
+    "controller --tls-clients ca.pem": "--tls-clients without --tls-cert: only a server with TLS can ask for certificates",
+    "controller --switch-cert c.pem --switch-key k.pem": "--switch-cert without --switch-ca: name the authority of the "
+    "server's certificate",
+    "token a/b": "'a/b' is not a tenant's name: 1 to 64 letters, digits, dots, dashes and underscores",
     "switch --udp-base 65530": "UDP ports 65531 to 65538 do not exist; choose a base of 1 to 65527",
 }
 
@@ -76,6 +81,7 @@ def test_without_a_command_help_is_shown(monkeypatch: pytest.MonkeyPatch, capsys
         "demo",
         "switch",
         "controller",
+        "token",
         "rack",
         "bench",
         "doctor",

@@ -97,7 +97,7 @@ def test_errors_of_the_troubleshooting_page_exist() -> None:
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     errors = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
     assert len(errors) > 20
-    folders = ("bmv2_topologies", "controller", "host_agent", "softswitch", "switchsum")
+    folders = ("bmv2_topologies", "controller", "host_agent", "protos", "softswitch", "switchsum")
     texts = [text for name in folders for text in texts_of(ROOT / name)]
     unknown = [error for error in errors if not can_be_printed(error, texts)]
     assert unknown == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 
+from switchsum.host_agent.credentials import IN_THE_CLEAR, Credentials
 from switchsum.host_agent.errors import EpochEnded
 from switchsum.host_agent.job_client import JobClient, Joined
 
@@ -13,8 +14,8 @@ HOST = "testhost"
 class Worker:
     """join() blocks until the world is complete."""
 
-    def __init__(self, controller: str) -> None:
-        self.client = JobClient(controller)
+    def __init__(self, controller: str, credentials: Credentials = IN_THE_CLEAR) -> None:
+        self.client = JobClient(controller, credentials)
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind(("127.0.0.1", 0))
         self.socket.settimeout(20.0)
