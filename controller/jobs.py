@@ -153,7 +153,7 @@ class State(Enum):
 class Member:
     """One rank of one job."""
 
-    key: str
+    key: str = field(repr=False)  # whoever has it speaks for the rank
     application: Application
     attachment: Attachment
     lease_until: float | None = None  # None: not admitted yet, so nothing to renew

@@ -56,9 +56,9 @@ def sums(worker: Worker) -> list[int]:
     return list(np.frombuffer(packet, ">u4", offset=HEADER_DTYPE.itemsize))
 
 
-def eventually(holds: Callable[[], bool]) -> None:
-    """Waits for something that other threads bring about."""
-    deadline = time.monotonic() + 20.0
+def eventually(holds: Callable[[], bool], patience_s: float = 20.0) -> None:
+    """Waits for something that others bring about."""
+    deadline = time.monotonic() + patience_s
     while not holds():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.02)
