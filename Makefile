@@ -5,7 +5,7 @@ STAMP := $(VENV)/.installed
 MINUTES ?= 10
 SWITCH ?= softswitch
 
-.PHONY: demo rack test lint format p4 generate protos soak test-bmv2 test-ptf bench-rack bench-switch clean
+.PHONY: demo rack test lint format p4 generate protos soak fuzz test-bmv2 test-ptf bench-rack bench-switch clean
 
 # torch has its own line: this specifier finds the CPU build, any other may pull in CUDA.
 $(STAMP): pyproject.toml
@@ -49,6 +49,10 @@ protos: $(STAMP)
 # The seeded simulation: make soak (ten minutes), make soak MINUTES=60, make soak SEEDS=100000
 soak: $(STAMP)
 	$(BIN)/python -m tests.protocol.simulation $(if $(SEEDS),--seeds $(SEEDS),--minutes $(MINUTES))
+
+# The fuzzers of the data port and of both gRPC services: make fuzz (ten minutes), make fuzz MINUTES=60, make fuzz SEED=7
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 # Needs simple_switch_grpc on PATH or in SWITCHSUM_BMV2, and root
 test-bmv2: $(STAMP)
