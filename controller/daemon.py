@@ -52,10 +52,12 @@ class ControllerDaemon:
             idle_s=options.idle_s,
             epoch_floor=first_epoch(),
         )
+        tenants = None if options.tokens is None else Tenants(options.tokens)
         self._ledger = None if options.state is None else Ledger(options.state)
         self._service = JobService(
             registry,
             self._ledger,
+            tenants,
             lease_s=options.lease_s,
             pipeline=build.description,
             switch_address=options.switch,
@@ -72,7 +74,6 @@ class ControllerDaemon:
             ledger=self._ledger,
             tls=options.switch_tls,
         )
-        tenants = None if options.tokens is None else Tenants(options.tokens)
         self._tls = options.tls
         self._exposure = exposure(options)
         self._server = grpc.server(

@@ -22,7 +22,7 @@ from switchsum.controller.errors import StateError
 from switchsum.controller.jobs import Application, Cause, Ended, Full, Job, Refused, Registry, State, Unavailable, Unknown
 from switchsum.controller.ledger import Kept, Ledger
 from switchsum.controller.switch_keeper import JobCounts, Role, SwitchCounts, SwitchKeeper
-from switchsum.controller.tenants import ANYBODY, Tenant
+from switchsum.controller.tenants import ANYBODY, Tenant, Tenants
 from switchsum.p4src.layout import SLOTS, WIRE_VERSION
 from switchsum.protos import job_pb2 as pb
 from switchsum.protos.job_rpc import JobServicer
@@ -79,10 +79,18 @@ class JobService(JobServicer):
     """The servicer, and the keeper's listener. `serve(keeper)` before the first call; `stop()` at the end."""
 
     def __init__(
-        self, registry: Registry, ledger: Ledger | None, *, lease_s: float, pipeline: str, switch_address: str
+        self,
+        registry: Registry,
+        ledger: Ledger | None,
+        tenants: Tenants | None,
+        *,
+        lease_s: float,
+        pipeline: str,
+        switch_address: str,
     ) -> None:
         self._registry = registry
         self._ledger = ledger
+        self._tenants = tenants
         self._lease_s = lease_s
         self._pipeline = pipeline
         self._switch_address = switch_address
@@ -410,8 +418,13 @@ class JobService(JobServicer):
             self._joins_refused[label] += 1
 
     def _tenant(self, context: grpc.ServicerContext) -> Tenant:
-        """On whose behalf a call is made."""
-        return ANYBODY
+        """On whose behalf a call is made. The gate has let it in; its token may have been withdrawn since."""
+        if self._tenants is None:
+            return ANYBODY
+        found = self._tenants.of(context.invocation_metadata())
+        if isinstance(found, str):
+            raise _refusal(context, found, grpc.StatusCode.UNAUTHENTICATED)
+        return found
 
     def _check_serving(self, context: grpc.ServicerContext) -> None:
         """Ends the call with UNAVAILABLE while another controller is in charge."""

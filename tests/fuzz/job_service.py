@@ -18,7 +18,7 @@ from tests.fuzz.target import FUZZER, JOB, Target
 from tests.fuzz.wire import Connections, call, check_status, noise, text
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["JobService"]
-_METHODS = [method.name for method in _SERVICE.methods if method.name != "Shrink"]
+_METHODS = [method.name for method in _SERVICE.methods]
 _TOO_LARGE = 5 << 20  # bytes; gRPC takes 4 MiB
 _FLOOD = 60  # joins at once
 _CODE = grpc.StatusCode
@@ -99,6 +99,7 @@ class JobServiceFuzzer:
                 ("Renew", pb.RenewRequest(member=key, counters={text(rng): rng.choice(number) for _ in range(3)})),
                 ("Report", pb.ReportRequest(member=key, kind=kind, detail=text(rng), collective=text(rng))),
                 ("Leave", pb.MemberRequest(member=key)),
+                ("Shrink", pb.ShrinkRequest(job_name=rng.choice([JOB, text(rng)]), slots=rng.choice(number))),
             ]
             method, request = rng.choice(requests)
             check_status(*self._call(method, request.SerializeToString(), 0.5), _REFUSED)

@@ -14,7 +14,7 @@ from switchsum.controller.gate import exposure
 from switchsum.controller.options import ControllerOptions
 from switchsum.controller.tenants import Limits, Tenant, Tenants, hash_of
 from switchsum.host_agent.credentials import Credentials
-from switchsum.host_agent.errors import NotTrusted
+from switchsum.host_agent.errors import JoinRefused, NotTrusted
 from switchsum.host_agent.job_client import JobClient
 from switchsum.protos import job_pb2 as pb
 from switchsum.protos.job_rpc import JobServiceStub
@@ -209,3 +209,52 @@ def test_what_is_open_to_others_is_told(authority: Authority, tmp_path: Path) ->
     assert sentence(tokens=tokens, tls=tls) is sentence(tls=mutual) is None
     assert sentence(listen=("127.0.0.1:1", "localhost:2", "[::1]:3", "unix:/tmp/x")) is None
     assert sentence(listen=("[::]:3",)) is not None
+
+
+def test_tenants_see_and_change_only_their_own_jobs(switch: SoftSwitch, tmp_path: Path, worker: MakeWorker) -> None:
+    """The same name may be taken by two; a member's key is worth nothing with another tenant's token; operators see all."""
+    tokens = written(tmp_path / "tokens", lines(a="for a", b="for b") + f"ops: {{sha256: {hash_of('ops')}, operator: true}}\n")
+    with make_controller(switch, tokens=tokens) as controller, grpc.insecure_channel(controller.address) as channel:
+        own, others = (worker(controller, Credentials(token=token)) for token in ("for a", "for b"))
+        own.join("job", 0, 1)
+        others.join("job", 0, 1)
+
+        def seen(token: str) -> list[tuple[str, str]]:
+            stub = JobServiceStub(channel, (("authorization", f"Bearer {token}"),))
+            return sorted((job.tenant, job.job_name) for job in stub.Inspect(pb.InspectRequest()).jobs if job.running)
+
+        assert (seen("for a"), seen("for b")) == ([("a", "job")], [("b", "job")])
+        assert seen("ops") == [("a", "job"), ("b", "job")]
+        thief = JobServiceStub(channel, (("authorization", "Bearer for b"),))
+        key = own.client._member
+        for name, request in (
+            ("Watch", pb.MemberRequest(member=key)),
+            ("Renew", pb.RenewRequest(member=key)),
+            ("Report", pb.ReportRequest(member=key, kind=pb.ReportRequest.FAILURE)),
+        ):
+            call = getattr(thief, name)
+            with pytest.raises(grpc.RpcError, match="no such member"):
+                list(call(request, timeout=10))
+        thief.Leave(pb.MemberRequest(member=key))
+        with pytest.raises(grpc.RpcError, match="job of nobody"):
+            thief.Shrink(pb.ShrinkRequest(job_name="job of nobody", slots=1))
+        assert seen("ops") == [("a", "job"), ("b", "job")]
+        assert own.endings == others.endings == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "world", "complaint"),
+    [
+        ("jobs: 1", 1, "tenant 'a' holds 1 of its 1 jobs, and job 'second' needs 1"),
+        ("workers: 2", 2, "tenant 'a' holds 1 of its 2 workers, and job 'second' needs 2"),
+        ("slots: 10", 1, "tenant 'a' holds 10 of its 10 slots, and job 'second' needs"),
+    ],
+)
+def test_a_tenant_gets_no_more_than_its_limits(
+    switch: SoftSwitch, tmp_path: Path, worker: MakeWorker, limit: str, world: int, complaint: str
+) -> None:
+    tokens = written(tmp_path / "tokens", f"a: {{sha256: {hash_of('token')}, {limit}}}\n")
+    with make_controller(switch, tokens=tokens) as controller:
+        worker(controller, Credentials(token="token")).join("first", 0, 1, slots=10)
+        with pytest.raises(JoinRefused, match=complaint):
+            worker(controller, Credentials(token="token")).join("second", 0, world, slots=10)
