@@ -79,7 +79,9 @@ def add_job_servicer(servicer: JobServicer, server: grpc.Server) -> None:
     """Make `server` answer the job service's calls with `servicer`'s methods."""
     handlers = {
         name: make(
-            getattr(servicer, name), request_deserializer=request.FromString, response_serializer=reply.SerializeToString
+            _readable(getattr(servicer, name), name),
+            request_deserializer=_reader(request),
+            response_serializer=reply.SerializeToString,
         )
         for make, calls in (
             (grpc.unary_unary_rpc_method_handler, _UNARY),
@@ -88,3 +90,27 @@ def add_job_servicer(servicer: JobServicer, server: grpc.Server) -> None:
         for name, (request, reply) in calls.items()
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+
+
+_UNREADABLE = object()
+
+
+def _reader(kind: Any) -> Callable[[bytes], Any]:
+    """Reads a request, or returns _UNREADABLE: grpcio 1.85 never frees a call whose deserializer raises."""
+
+    def read(data: bytes) -> Any:
+        try:
+            return kind.FromString(data)
+        except Exception:  # protobuf releases differ in what they raise
+            return _UNREADABLE
+
+    return read
+
+
+def _readable(method: Callable[[Any, grpc.ServicerContext], Any], name: str) -> Callable[[Any, grpc.ServicerContext], Any]:
+    def call(request: Any, context: grpc.ServicerContext) -> Any:
+        if request is _UNREADABLE:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the bytes of the request are no message that {name} takes")
+        return method(request, context)
+
+    return call

@@ -12,13 +12,15 @@ program takes seconds and therefore happens outside that lock, so that nobody's 
 import logging
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 from google.protobuf import any_pb2
+from google.protobuf.message import Message
 from google.rpc import code_pb2, status_pb2
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
@@ -94,7 +96,7 @@ class P4RuntimeServer:
             ],
         )
         servicer = _Servicer(device, device_id)
-        p4runtime_pb2_grpc.add_P4RuntimeServicer_to_server(servicer, self._server)
+        self._server.add_generic_rpc_handlers((_handlers(servicer),))
         self._servicer = servicer
         try:
             bound = (
@@ -257,6 +259,8 @@ class _Servicer(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]
         ends in any other way, a lost connection included, so this is where a client leaves the election."""
         try:
             for request in requests:
+                if request is _UNREADABLE:
+                    raise _Failure(grpc.StatusCode.INVALID_ARGUMENT, "the bytes on the stream are no StreamMessageRequest")
                 if request.WhichOneof("update") == "arbitration":
                     self._arbitrate(client, request.arbitration)
                 else:
@@ -385,6 +389,63 @@ class _Servicer(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]
         if pipeline is None:
             raise _Failure(grpc.StatusCode.FAILED_PRECONDITION, "no pipeline is loaded; send SetForwardingPipelineConfig first")
         return pipeline
+
+
+_UNREADABLE = object()
+_CALLS: dict[str, tuple[Any, type[Message], type[Message]]] = {
+    "Write": (grpc.unary_unary_rpc_method_handler, p4runtime_pb2.WriteRequest, p4runtime_pb2.WriteResponse),
+    "Read": (grpc.unary_stream_rpc_method_handler, p4runtime_pb2.ReadRequest, p4runtime_pb2.ReadResponse),
+    "SetForwardingPipelineConfig": (
+        grpc.unary_unary_rpc_method_handler,
+        p4runtime_pb2.SetForwardingPipelineConfigRequest,
+        p4runtime_pb2.SetForwardingPipelineConfigResponse,
+    ),
+    "GetForwardingPipelineConfig": (
+        grpc.unary_unary_rpc_method_handler,
+        p4runtime_pb2.GetForwardingPipelineConfigRequest,
+        p4runtime_pb2.GetForwardingPipelineConfigResponse,
+    ),
+    "Capabilities": (
+        grpc.unary_unary_rpc_method_handler,
+        p4runtime_pb2.CapabilitiesRequest,
+        p4runtime_pb2.CapabilitiesResponse,
+    ),
+    "StreamChannel": (
+        grpc.stream_stream_rpc_method_handler,
+        p4runtime_pb2.StreamMessageRequest,
+        p4runtime_pb2.StreamMessageResponse,
+    ),
+}
+
+
+def _handlers(servicer: "_Servicer") -> grpc.GenericRpcHandler:
+    """What p4runtime_pb2_grpc would register, but for requests that cannot be read: grpcio 1.85 never frees a call whose
+    deserializer raises, so that anybody could fill the memory."""
+
+    def reader(kind: Any) -> Callable[[bytes], Any]:
+        def read(data: bytes) -> Any:
+            try:
+                return kind.FromString(data)
+            except Exception:  # protobuf releases differ in what they raise
+                return _UNREADABLE
+
+        return read
+
+    def readable(name: str) -> Callable[[Any, grpc.ServicerContext], Any]:
+        method = getattr(servicer, name)
+
+        def call(request: Any, context: grpc.ServicerContext) -> Any:
+            if request is _UNREADABLE:
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the bytes of the request are no {name}Request")
+            return method(request, context)
+
+        return call
+
+    handlers = {
+        name: make(readable(name), request_deserializer=reader(request), response_serializer=response.SerializeToString)
+        for name, (make, request, response) in _CALLS.items()
+    }
+    return grpc.method_handlers_generic_handler("p4.v1.P4Runtime", handlers)
 
 
 @contextmanager

@@ -53,7 +53,8 @@ def serve(folder: Path) -> None:
 
     logging.getLogger("switchsum").addHandler(Errors(logging.ERROR))
     logging.getLogger("switchsum").propagate = False
-    logging.getLogger("grpc").setLevel(logging.CRITICAL)  # it tells of every message that is none
+    logging.getLogger("grpc").addHandler(Errors(logging.ERROR))
+    logging.getLogger("grpc").propagate = False
     with SoftSwitch(ports=4) as switch:
         options = ControllerOptions(
             switch=switch.grpc_address,
