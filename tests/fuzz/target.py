@@ -22,7 +22,7 @@ from switchsum.controller import pipeline, programming
 from switchsum.controller.p4names import Item
 from switchsum.controller.switch_session import SwitchSession
 from switchsum.controller.tenants import hash_of
-from switchsum.host_agent.agent import Agent
+from switchsum.host_agent.agent import Agent, Terms
 from switchsum.host_agent.credentials import Credentials
 from switchsum.host_agent.job_client import JobClient
 
@@ -108,9 +108,9 @@ class Target:
         return line
 
     def _join(self, rank: int) -> None:
-        self._agents[rank] = Agent.join(
-            controller=self.controller, credentials=Credentials(token=OWNER), job_name=JOB, rank=rank, world_size=2, slots=64
-        )
+        credentials = Credentials(token=OWNER)
+        terms = Terms(controller=self.controller, job_name=JOB, rank=rank, world_size=2, slots=64, credentials=credentials)
+        self._agents[rank] = Agent.join(terms)
 
     @staticmethod
     def _both(work: Callable[[int], None]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from switchsum import cli
 from switchsum.controller import options
 from switchsum.embedded import EmbeddedSwitch
-from switchsum.host_agent.agent import Agent
+from switchsum.host_agent.agent import Agent, Terms
 from switchsum.protos.tls import ServerTls, leaves_host
 from switchsum.softswitch.daemon import SoftSwitch, exposure
 from tests.controller.conftest import make_controller
@@ -42,7 +42,7 @@ def test_an_embedded_switch_and_its_workers_stay_on_loopback() -> None:
         agents: list[Agent] = []
 
         def join(rank: int) -> None:
-            agents.append(Agent.join(controller=embedded.controller, job_name="job", rank=rank, world_size=2))
+            agents.append(Agent.join(Terms(controller=embedded.controller, job_name="job", rank=rank, world_size=2)))
 
         threads = [threading.Thread(target=join, args=(rank,)) for rank in range(2)]
         for thread in threads:
@@ -71,7 +71,7 @@ def test_a_benchmark_stays_on_loopback(tmp_path: Path) -> None:
             return process.poll() is not None
 
         try:
-            eventually(ended, 240.0)
+            eventually(ended, 500.0)
         finally:
             process.kill()
             process.wait()

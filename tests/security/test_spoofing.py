@@ -5,6 +5,7 @@ The program's rules alone, on every target that runs it: tests/protocol/cases/sp
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import socket
@@ -21,7 +22,7 @@ import numpy.typing as npt
 import pytest
 
 from switchsum.controller.daemon import ControllerDaemon
-from switchsum.host_agent.agent import Agent
+from switchsum.host_agent.agent import Agent, Terms
 from switchsum.host_agent.job_client import JobClient
 from switchsum.p4src.layout import HEADER_DTYPE, WIRE_VERSION, PacketType, RejectReason
 from switchsum.protos import job_pb2 as pb
@@ -34,6 +35,7 @@ SIZE = 5000  # numbers in each sum: about 80 packets a worker
 PACKETS_A_ROUND = 120
 CAPTURED = 400  # contributions that the attacker remembers
 MEMORY_BOUND = 24 << 20  # bytes; one copy of what the attacker sends would be more
+_SO_ATTACH_FILTER = 26  # Python's socket module has no name for it
 INT32 = npt.NDArray[np.int32]
 
 Attack = tuple[socket.socket, tuple[str, int], bytes, "RejectReason | None"]  # None: it counts as a verdict of the job
@@ -52,7 +54,7 @@ class World:
         agents: dict[int, Agent] = {}
 
         def join(rank: int) -> None:
-            agents[rank] = Agent.join(controller=controller.address, job_name=name, rank=rank, world_size=2)
+            agents[rank] = Agent.join(Terms(controller=controller.address, job_name=name, rank=rank, world_size=2))
 
         both(join)
         report = next(job for job in inspect(controller).jobs if job.job_name == name)
@@ -121,7 +123,8 @@ class Tap:
     """What the workers of a job send to the switch, off the loopback interface. Root only."""
 
     def __init__(self, world: World) -> None:
-        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))
+        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
+        _attach(self._socket, [port for _, port in world.ports])
         self._socket.bind(("lo", 0x0800))
         self._socket.setblocking(False)
         self._report = world.report
@@ -155,6 +158,17 @@ class Tap:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def _attach(opened: socket.socket, ports: list[int]) -> None:
+    """Let through what goes to these UDP ports alone: others use the loopback interface as well, and would fill the buffer."""
+    count = len(ports)
+    program = [(0x30, 0, 0, 9), (0x15, 0, count + 2, socket.IPPROTO_UDP)]  # load the protocol; if it is not UDP, refuse
+    program += [(0xB1, 0, 0, 0), (0x48, 0, 0, 2)]  # X: length of the IPv4 header; load the destination port behind it
+    program += [(0x15, count - number, 0, port) for number, port in enumerate(ports)]
+    program += [(0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFF)]  # refuse; accept
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *instruction) for instruction in program))
+    opened.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HL", len(program), ctypes.addressof(code)))
 
 
 class Attacker:
