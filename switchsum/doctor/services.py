@@ -43,13 +43,19 @@ def ask(address: str) -> Controller:
     except OSError as error:
         remedy = f"find a way: `ip route get {host}`" if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH) else _START
         return Controller(address, None, f"cannot be reached: {error.strerror}", remedy)
-    from switchsum.host_agent.errors import SwitchSumError
+    from switchsum.host_agent.errors import NotTrusted, SwitchSumError
     from switchsum.host_agent.job_client import JobClient
+    from switchsum.settings import credentials
 
-    client = JobClient(address)
+    try:
+        client = JobClient(address, credentials())
+    except (NotTrusted, ValueError) as error:
+        return Controller(address, None, f"is not asked: {error}", "set the variables of trust as docs/security.md says")
     began = time.monotonic()
     try:
         reply = client.inspect(ASK_S)
+    except NotTrusted as error:
+        return Controller(address, None, str(error), "set the variables of trust as docs/security.md says")
     except SwitchSumError as error:
         return Controller(address, None, str(error), "see that the address is the job service's, and the controller's log")
     finally:

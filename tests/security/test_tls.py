@@ -16,6 +16,7 @@ from switchsum.controller.daemon import ControllerDaemon
 from switchsum.controller.errors import SwitchError
 from switchsum.controller.fabric import RackFabric, Station
 from switchsum.controller.options import ControllerOptions
+from switchsum.doctor import services
 from switchsum.host_agent.credentials import Credentials
 from switchsum.host_agent.errors import ControllerUnreachable, NotTrusted
 from switchsum.protos.tls import ClientTls, ServerTls
@@ -107,6 +108,17 @@ def test_an_unknown_authority_a_wrong_name_and_an_old_certificate_have_sentences
             f"the certificate of the controller at {controller.address} is refused: certificate has expired; renew it there, "
             "or set this host's clock"
         )
+
+
+def test_the_doctor_asks_with_the_credentials_of_the_environment(
+    switch: SoftSwitch, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make_controller(switch, tls=ServerTls(*authority.issue("127.0.0.1"))) as controller:
+        assert "speaks TLS only" in services.ask(controller.address).problem
+        monkeypatch.setenv("SWITCHSUM_CA", "/absent")
+        assert services.ask(controller.address).problem.startswith("is not asked: SWITCHSUM_CA /absent: cannot be read")
+        monkeypatch.setenv("SWITCHSUM_CA", str(authority.ca))
+        assert services.ask(controller.address).reply is not None
 
 
 def test_nobody_there_is_still_told_as_before(authority: Authority, worker: MakeWorker) -> None:
