@@ -62,10 +62,16 @@ def shrink(
 
 
 def connect(controller: str | None) -> Any:
-    """A JobClient for the controller that was named, or is set, or is where one is by default. Raises CommandFailed."""
+    """A JobClient for the controller that was named, or is set, or is where one is by default, with the credentials of
+    the environment. Raises CommandFailed."""
+    from switchsum.host_agent.errors import NotTrusted
     from switchsum.host_agent.job_client import JobClient
+    from switchsum.settings import credentials
 
-    return JobClient(controller or os.environ.get("SWITCHSUM_CONTROLLER") or DEFAULT_CONTROLLER)
+    try:
+        return JobClient(controller or os.environ.get("SWITCHSUM_CONTROLLER") or DEFAULT_CONTROLLER, credentials())
+    except (NotTrusted, ValueError) as error:
+        raise CommandFailed(str(error)) from error
 
 
 def inspect(controller: str | None) -> pb.InspectReply:

@@ -24,6 +24,7 @@ from switchsum.controller.fabric import RackFabric, Station
 from switchsum.controller.jobs import Application, Job, Member
 from switchsum.controller.p4names import Entry, Group, Item
 from switchsum.controller.pipeline import Build
+from switchsum.controller.slots import Demand
 from switchsum.controller.switch_session import DELETE, INSERT, MODIFY, SwitchSession
 from switchsum.p4src.layout import SLOTS
 from switchsum.softswitch.dataplane import Dataplane
@@ -55,7 +56,8 @@ def job_of(workers: list[Worker], slots: range, epoch: int, number: int) -> Job:
         address = str(IPv4Address(worker.ip))
         application = Application("train", rank, len(workers), "", 0, address, worker.udp_port, len(slots), 0)
         members[rank] = Member(f"member {rank}", application, RACK.attach(address, {}, {}))
-    return Job("train", len(workers), slots, number, epoch, members=members)
+    demand = Demand(len(slots), len(slots))
+    return Job("train", len(workers), slots, number, "", demand, born_at=0.0, epoch=epoch, members=members)
 
 
 def arp_request(sender: Worker, sender_ip: int, target_ip: int = SWITCH_IP) -> bytes:

@@ -13,8 +13,10 @@ from switchsum.controller.tenants import Tenant, Tenants
 from switchsum.host_agent.credentials import Credentials
 from switchsum.protos.tls import ClientTls
 from switchsum.settings import Settings, credentials
+from switchsum.softswitch.daemon import SoftSwitch
+from tests.controller.conftest import make_controller
 from tests.security.authority import Authority
-from tests.security.test_tokens import bearer, written
+from tests.security.test_tokens import bearer, lines, written
 
 
 @pytest.fixture
@@ -93,3 +95,17 @@ def test_the_commands_check_their_files_before_they_serve(authority: Authority, 
         assert ended.stderr.count("\n") == 1
     ended = switchsum("controller", "--tokens", tmp_path / "absent")
     assert (ended.returncode, ended.stderr) == (1, f"error: {tmp_path}/absent: cannot be read: No such file or directory\n")
+
+
+def test_jobs_are_shown_with_the_token_of_the_environment(
+    switch: SoftSwitch, environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tokens = written(tmp_path / "tokens", lines(vision="right"))
+    with make_controller(switch, tokens=tokens) as controller:
+        refused = switchsum("jobs", "--controller", controller.address)
+        assert refused.returncode == 1
+        assert refused.stderr.startswith(f"error: the controller at {controller.address} lets nobody in: this controller asks")
+        environment.setenv("SWITCHSUM_TOKEN", "right")
+        assert switchsum("jobs", "--controller", controller.address).returncode == 0
+        environment.setenv("SWITCHSUM_TOKEN_FILE", "/absent")
+        assert "are both set" in switchsum("jobs", "--controller", controller.address).stderr
