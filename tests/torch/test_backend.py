@@ -83,7 +83,9 @@ def test_an_absent_controller_is_an_error() -> None:
 def test_a_controller_that_dies_is_told() -> None:
     """The embedded process is killed: controller and switch go at once, and the controller's end is noticed first."""
     switch = EmbeddedSwitch(ports=8)
-    with started("a_dead_controller_is_told", 2, SWITCHSUM_CONTROLLER=switch.controller, WAIT_S="1") as processes:
+    with started(
+        "a_dead_controller_is_told", 2, SWITCHSUM_CONTROLLER=switch.controller, SWITCHSUM_ON_LOSS="fail", WAIT_S="1"
+    ) as processes:
         for process in processes:
             assert process.stdout is not None
             assert process.stdout.readline().strip() == "ready"
