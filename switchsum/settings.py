@@ -13,6 +13,8 @@ from switchsum.host_agent.policy import OnLoss
 from switchsum.metrics_endpoint import parse_address
 from switchsum.protos.tls import ClientTls, check_private
 
+LONGEST_JOB = 64  # so that the names of its groups fit where a controller shows them
+
 Value = TypeVar("Value", int, float)
 Choice = TypeVar("Choice", int, str)
 
@@ -25,6 +27,7 @@ class Settings:
         switch, if all ranks are on one machine.
     credentials: SWITCHSUM_CA, SWITCHSUM_CERT, SWITCHSUM_KEY, SWITCHSUM_TOKEN or SWITCHSUM_TOKEN_FILE, SWITCHSUM_INSECURE:
         files for TLS, and the token; empty: neither.
+    job: SWITCHSUM_JOB on rank 0, the name by which people know the job; each group of it adds a number of its own.
     data_address: SWITCHSUM_DATA_ADDRESS, IPv4 address of this host towards the switch; empty: the way to the controller.
     slots: SWITCHSUM_SLOTS, slots to ask for; 0: the controller's default.
     lanes: SWITCHSUM_LANES, bits in which each number of a large float32 sum travels: 32, 16 or 8.
@@ -39,6 +42,7 @@ class Settings:
 
     controller: str = ""
     credentials: Credentials = IN_THE_CLEAR
+    job: str = ""
     data_address: str = ""
     slots: int = 0
     lanes: int = 32
@@ -56,6 +60,7 @@ class Settings:
         return cls(
             controller=_addresses("SWITCHSUM_CONTROLLER"),
             credentials=credentials(),
+            job=_name("SWITCHSUM_JOB"),
             data_address=os.environ.get("SWITCHSUM_DATA_ADDRESS", ""),
             lanes=_choice("SWITCHSUM_LANES", cls.lanes, (32, 16, 8)),
             gloo_below=_number("SWITCHSUM_GLOO_BELOW", int, cls.gloo_below, 0, 2**62, " of bytes"),
@@ -116,6 +121,13 @@ def _endpoint(variable: str) -> str:
     text = os.environ.get(variable, "")
     if text:
         parse_address(text, variable)
+    return text
+
+
+def _name(variable: str) -> str:
+    text = os.environ.get(variable, "")
+    if len(text) > LONGEST_JOB or not text.isprintable():
+        raise ValueError(f"{variable}={text!r} must be a name of at most {LONGEST_JOB} printable characters")
     return text
 
 

@@ -599,7 +599,7 @@ def _join(store: Any, rank: int, size: int, timeout: timedelta, settings: Settin
     global _told_full
     controller = _find_controller(store, rank, size, settings)
     if rank == 0:
-        store.set("switchsum/job", f"{os.urandom(8).hex()}")
+        store.set("switchsum/job", f"{settings.job}-{os.urandom(4).hex()}" if settings.job else os.urandom(8).hex())
     agent: Agent | None = None
     refusal: SwitchSumError | None = None
     peers = GlooPeers(store, rank, size)

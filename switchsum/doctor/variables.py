@@ -21,6 +21,7 @@ KNOWN = frozenset(
         "SWITCHSUM_DATA_ADDRESS",
         "SWITCHSUM_GLOO_BELOW",
         "SWITCHSUM_INSECURE",
+        "SWITCHSUM_JOB",
         "SWITCHSUM_KEY",
         "SWITCHSUM_LANES",
         "SWITCHSUM_LEAST_SLOTS",

@@ -121,6 +121,7 @@ def test_without_a_group_there_are_no_statistics() -> None:
         ("SWITCHSUM_ON_LOSS", "maybe"),
         ("SWITCHSUM_CONTROLLER", "127.0.0.1:50099,nowhere"),
         ("SWITCHSUM_QUEUE", "-1"),
+        ("SWITCHSUM_JOB", "x" * 65),
     ],
 )
 def test_bad_settings_name_the_variable(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:

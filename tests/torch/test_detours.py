@@ -110,10 +110,10 @@ def test_a_rank_that_is_lost_meanwhile_is_named(network: Network, number: signal
 
 
 def test_who_waits_goes_on_in_the_switch_alone(network: Network) -> None:
-    with job(network, SWITCHSUM_ON_LOSS="wait") as sums:
+    with job(network, SWITCHSUM_ON_LOSS="wait", SWITCHSUM_JOB="patient") as sums:
         sums.goes("switch")
         kill(network.switch)
-        sums.spoken[0].next("rank 0: sums wait until the switch is back: .*switch")
+        sums.spoken[0].next("^job 'patient-[0-9a-f]{8}', rank 0: sums wait until the switch is back: .*switch")
         network.start_switch()
         sums.spoken[0].next("rank 0: sums go through the switch again, in epoch")
         sums.ends_well("1 detours, 0 sums over Gloo")
