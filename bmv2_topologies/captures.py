@@ -30,7 +30,7 @@ class Captures:
             raise namespaces.NetworkError("captures need tcpdump, which is not installed (Debian's package tcpdump)")
         folder.mkdir(parents=True, exist_ok=True)
         self._namespace = namespace_of(rack["name"], rack["switch"]["name"])
-        hosts = [host for host in (*rack["workers"], rack["controller"]) if host is not None]
+        hosts = [host for host in (*rack["workers"], rack["controller"], rack["standby"]) if host is not None]
         self.files = {host["port"]: (folder / f"{host['name']}.pcap").resolve() for host in hosts}
         self.failures: list[str] = []
         self.packets: dict[Path, int] = {}

@@ -174,6 +174,8 @@ class RackTopo(Topo):
         switch, controller, workers = rack["switch"], rack["controller"], rack["workers"]
         if controller is None:
             raise RackError(f"{file}: a rack of kind {switch['kind']} has no switch of ours; Mininet has bridges of its own")
+        if rack["management"] or rack["standby"]:
+            raise RackError(f"{file}: a rack has one network and one controller in Mininet: leave `management`, `standby` out")
         self.addSwitch(switch["name"], dpid="1", rack=rack)
         for station in (*workers, controller):
             interface = interface_name(station["name"], 0)
@@ -270,6 +272,7 @@ class RackSwitch(_RackNode, Switch):
                 "--layout": self.rack["switch"]["layout"],
                 "--device-id": str(DEVICE_ID),
                 "--connect-timeout": str(self._patience_s),
+                **({"--lease": str(self.rack["lease_s"])} if self.rack["lease_s"] else {}),
             }
             command = [self._command, "controller", *(word for option in options.items() for word in option)]
             self._launch("controller", controller_host, command, lambda: "controller ready:" in self._log("controller"))

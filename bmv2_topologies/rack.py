@@ -8,6 +8,7 @@
 With the kind `bridge` the kernel's bridge joins the ports; there is no program and no controller.
 
 Everything that workers say crosses the switch: contributions, but also ARP, ping, and TCP to the controller and each other.
+In a rack with a management network a bridge, in a namespace of its own, joins the hosts' eth1, and TCP goes there.
 Shaping is by tbf at both ends of a worker's link; what is lost on purpose, the switch's drop simulator drops.
 """
 
@@ -21,7 +22,17 @@ from types import TracebackType
 
 from switchsum.bmv2_topologies import namespaces, state
 from switchsum.bmv2_topologies.janitor import Janitor
-from switchsum.bmv2_topologies.rack_file import CONTROLLER, PREFIX_LENGTH, Link, RackError, RackFile, mac_of
+from switchsum.bmv2_topologies.rack_file import (
+    CONTROLLER,
+    CONTROLLER_PORT,
+    MANAGEMENT,
+    PREFIX_LENGTH,
+    STANDBY,
+    Link,
+    RackError,
+    RackFile,
+    mac_of,
+)
 from switchsum.bmv2_topologies.state import Process, Record
 from switchsum.bmv2_topologies.switch_process import (
     BRIDGE,
@@ -35,9 +46,12 @@ from switchsum.bmv2_topologies.switch_process import (
 )
 
 INTERFACE = "eth0"  # of every host
+MANAGEMENT_INTERFACE = "eth1"  # of every host where there is a management network
+SWITCH = "switch"  # a rack's parts are this and its controllers
 _BRIDGE_INTERFACE = "br0"
 _CONTROLLER_PATIENCE_S = 60.0
 _LAST_LINES = 8
+_ELECTION_ID = {CONTROLLER: 2, STANDBY: 1}
 # For jobs that ask for no number of slots. BMv2's threads wait for each other: with 16 packets under way it takes twice
 # as many packets a second as with 512.
 _BMV2_SLOTS = 16
@@ -58,8 +72,9 @@ class Rack:
         self._bmv2, self._offload, self._seed = bmv2, offload, seed
         self.folder = state.reserve(rack.name)
         self._janitor = Janitor(rack.name)
-        hosts = [*(worker.name for worker in rack.workers), *([CONTROLLER] if rack.has_controller else [])]
-        names = [namespace_of(rack.name, host) for host in (rack.switch_name, *hosts)]
+        hosts = [*(worker.name for worker in rack.workers), *(controller.name for controller in rack.controllers)]
+        networks = [rack.switch_name, *([MANAGEMENT] if rack.management else [])]
+        names = [namespace_of(rack.name, each) for each in (*networks, *hosts)]
         self.record = Record(
             name=rack.name,
             rack=rack.as_json(),
@@ -70,7 +85,7 @@ class Rack:
             offload=offload,
         )
         self._switch: SwitchProcess | None = None
-        self._controller: subprocess.Popen[bytes] | None = None
+        self._controllers: dict[str, subprocess.Popen[bytes]] = {}
         try:
             if taken := sorted(set(names) & set(namespaces.names())):
                 raise RackError(
@@ -97,8 +112,7 @@ class Rack:
         for namespace in self.record.namespaces:
             namespaces.add(namespace)
         links = [(w.name, w.port, w.address, w.link) for w in self.file.workers]
-        if self.file.has_controller:
-            links.append((CONTROLLER, self.file.controller_port, self.file.controller_address, Link()))
+        links += [(c.name, c.port, c.address, Link()) for c in self.file.controllers]
         addresses = {host: str(address) for host, _, address, _ in links}
         off = offloads_off(self.file.kind if self._offload else "bmv2")
         for host, port, address, link in links:
@@ -116,60 +130,95 @@ class Rack:
                 if link.rate_bps is not None:
                     shaper = f"tbf rate {link.rate_bps}bit burst {self.file.burst_of(link)} limit {link.queue}"
                     namespaces.tc(where, [f"qdisc replace dev {name} root {shaper}"])
+        if self.file.management is not None:
+            bridge = namespace_of(self.file.name, MANAGEMENT)
+            for host, port, address, _ in links:
+                namespace = namespace_of(self.file.name, host)
+                peer = f"type veth peer name {MANAGEMENT_INTERFACE} netns {namespace}"
+                namespaces.ip(bridge, [f"link add port{port} {peer}", f"link set port{port} up"])
+                managed = f"{self.file.management_of(address)}/{PREFIX_LENGTH} dev {MANAGEMENT_INTERFACE}"
+                namespaces.ip(namespace, [f"link set {MANAGEMENT_INTERFACE} up", f"address add {managed}"])
+            self._bridge(bridge, [port for _, port, _, _ in links])
 
-    def _bridge(self) -> None:
-        ports = [f"link set port{worker.port} master {_BRIDGE_INTERFACE}" for worker in self.file.workers]
-        lines = [f"link add {_BRIDGE_INTERFACE} type bridge", f"link set {_BRIDGE_INTERFACE} up", *ports]
-        namespaces.ip(self.switch_namespace, lines)
+    def _bridge(self, namespace: str, ports: list[int]) -> None:
+        joined = [f"link set port{port} master {_BRIDGE_INTERFACE}" for port in ports]
+        namespaces.ip(namespace, [f"link add {_BRIDGE_INTERFACE} type bridge", f"link set {_BRIDGE_INTERFACE} up", *joined])
 
     def _start(self) -> None:
         if self.file.kind == BRIDGE:
-            self._bridge()
+            self._bridge(self.switch_namespace, [worker.port for worker in self.file.workers])
             return
-        ports = {port: f"port{port}" for port in range(1, self.file.controller_port + 1)}
-        check_offloads(
-            self.file.kind,
-            [(self.switch_namespace, name) for name in ports.values()]
-            + [(namespace, INTERFACE) for namespace in self.record.namespaces if namespace != self.switch_namespace],
-        )
-        self._switch = SwitchProcess(
-            self.file.kind,
-            self.switch_namespace,
-            ports,
-            self.folder,
-            bmv2=self._bmv2,
-            offload=self._offload,
-            seed=self._seed,
-        )
-        self._switch.ready()
+        networks = (self.switch_namespace, namespace_of(self.file.name, MANAGEMENT))
+        ends = [(self.switch_namespace, name) for name in self._ports.values()]
+        ends += [(namespace, INTERFACE) for namespace in self.record.namespaces if namespace not in networks]
+        check_offloads(self.file.kind, ends)
         (self.folder / "fabric.yaml").write_text(self.file.fabric().as_yaml())
-        command = [sys.executable, "-m", "switchsum.cli", "controller", "--switch", self._switch.address]
-        # Once for the workers, and once for whoever looks at the rack from outside its network.
-        command += ["--listen", self.file.controller_listen, "--listen", self.controller_socket]
-        command += ["--fabric", str(self.folder / "fabric.yaml")]
-        command += ["--elements", str(self.file.elements), "--layout", self.file.layout]
-        if self.file.kind == "bmv2":
-            command += ["--slots", str(_BMV2_SLOTS)]
-        namespace = namespace_of(self.file.name, CONTROLLER)
-        self._controller = start_logged(namespace, command, self.folder / "controller.log")
-        self._await_controller()
-        self.record.parts = {
-            "switch": Process.of(self._switch.process.pid),
-            CONTROLLER: Process.of(self._controller.pid),
-        }
+        for part in (SWITCH, *(controller.name for controller in self.file.controllers)):
+            self.start(part)
+
+    @property
+    def _ports(self) -> dict[int, str]:
+        count = len(self.file.workers) + len(self.file.controllers)
+        return {port: f"port{port}" for port in range(1, count + 1)}
+
+    def start(self, part: str) -> None:
+        """Start a part of the rack, again if it has ended: "switch", "controller" or "standby"; returns when it is ready.
+
+        A switch that is started again is empty, and a controller finds its state. Raises SwitchFailed.
+        """
+        log = self.folder / f"{part}.log"
+        if log.exists():
+            log.replace(log.with_suffix(".before.log"))  # what an earlier one said
+        if part == SWITCH:
+            self._switch = SwitchProcess(
+                self.file.kind,
+                self.switch_namespace,
+                self._ports,
+                self.folder,
+                bmv2=self._bmv2,
+                offload=self._offload,
+                seed=self._seed,
+            )
+            self._switch.ready()
+        else:
+            self._controllers[part] = start_logged(namespace_of(self.file.name, part), self._controller_command(part), log)
+            self._await_controller(part)
+        self.record.parts[part] = Process.of(self.processes[part].pid)
         self.record.save()
 
-    def _await_controller(self) -> None:
-        assert self._controller is not None
+    def _controller_command(self, part: str) -> list[str]:
+        assert self._switch is not None
+        (controller,) = (each for each in self.file.controllers if each.name == part)
+        command = [sys.executable, "-m", "switchsum.cli", "controller", "--switch", self._switch.address]
+        # For the workers in each network, and for whoever looks at the rack from outside its networks.
+        addresses = [controller.address, *([self.file.management_of(controller.address)] if self.file.management else [])]
+        listen = [f"{address}:{CONTROLLER_PORT}" for address in addresses]
+        listen.append(self.controller_socket if part == CONTROLLER else f"{self.controller_socket}-{part}")
+        command += [word for address in listen for word in ("--listen", address)]
+        command += ["--fabric", str(self.folder / "fabric.yaml"), "--election-id", str(_ELECTION_ID[part])]
+        command += ["--elements", str(self.file.elements), "--layout", self.file.layout]
+        if self.file.lease_s is not None:
+            command += ["--lease", str(self.file.lease_s)]
+        if self.file.kind == "bmv2":
+            command += ["--slots", str(_BMV2_SLOTS)]
+        return command
+
+    def _await_controller(self, part: str) -> None:
         deadline = time.monotonic() + _CONTROLLER_PATIENCE_S
-        while "controller ready" not in (self.folder / "controller.log").read_text(errors="replace"):
-            status = self._controller.poll()
+        while "controller ready" not in (self.folder / f"{part}.log").read_text(errors="replace"):
+            status = self._controllers[part].poll()
             if status is not None:
-                raise SwitchFailed(f"the controller {how_it_ended(status)} at its start: {self._last_words('controller')}")
+                raise SwitchFailed(f"the {part} {how_it_ended(status)} at its start: {self._last_words(part)}")
             if time.monotonic() > deadline:
-                told = self._last_words("controller")
-                raise SwitchFailed(f"the controller was not ready within {_CONTROLLER_PATIENCE_S:g} s: {told}")
+                told = self._last_words(part)
+                raise SwitchFailed(f"the {part} was not ready within {_CONTROLLER_PATIENCE_S:g} s: {told}")
             time.sleep(0.05)
+
+    @property
+    def processes(self) -> dict[str, subprocess.Popen[bytes]]:
+        """By part, of those that were started last."""
+        switch = {} if self._switch is None else {SWITCH: self._switch.process}
+        return {**switch, **self._controllers}
 
     def _last_words(self, part: str) -> str:
         lines = (self.folder / f"{part}.log").read_text(errors="replace").strip().splitlines()[-_LAST_LINES:]
@@ -188,17 +237,16 @@ class Rack:
 
     def failure(self) -> str | None:
         """What has ended that should not have, with its last words; None while all is well."""
-        switch = self._switch.process if self._switch is not None else None
-        for part, process in (("switch", switch), (CONTROLLER, self._controller)):
-            if process is not None and (status := process.poll()) is not None:
-                kind = f" ({self.file.kind})" if part == "switch" else ""
+        for part, process in self.processes.items():
+            if (status := process.poll()) is not None:
+                kind = f" ({self.file.kind})" if part == SWITCH else ""
                 return f"the {part}{kind} {how_it_ended(status)}; its log ends: {self._last_words(part)}"
         return None
 
     def close(self) -> None:
         """Take everything down. May be called twice."""
-        # The controller first, so that it can still take its jobs off the switch and tell their workers.
-        end([process for process in (self._controller,) if process is not None])
+        # Controllers first, so that they can still take their jobs off the switch and tell their workers.
+        end(list(self._controllers.values()))
         if self._switch is not None:
             self._switch.close()
         if self.folder.exists():

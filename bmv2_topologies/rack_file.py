@@ -7,16 +7,20 @@
     workers:                                     # ranks in this order
       w0: {address: 10.83.0.11}
       w1: {address: 10.83.0.12, link: {rate: 10 Mbit/s}, loss: {in: 0.1}}
+    management: 10.84.0.0/24                     # a second network, which does not cross the switch
+    controller: {lease: 2, standby: yes}         # seconds; a second controller, which takes over when the first is gone
 
 Only `workers` is required. Without `rate` a link is as fast as the machine. `burst` is how much a link may send at once after
 a pause (tc-tbf(8)). All addresses lie in 10.83.0.0/24, where .1 is the switch and .254 the controller, unless `network` names
-another /24. `switches` is a mapping so that a second level fits in later; today there is exactly one. A `bridge` is the
-kernel's: the same network without a switch program and without a controller, for comparisons.
+another /24; a standby is .253. In the network `management`, if there is one, each host has the same last number; there workers
+reach the controller, and each other over TCP. `switches` is a mapping so that a second level fits in later; today there is
+exactly one. A `bridge` is the kernel's: the same network without a switch program and without a controller, for comparisons.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from ipaddress import AddressValueError, IPv4Address, IPv4Network
 from pathlib import Path
@@ -32,6 +36,8 @@ from switchsum.p4src.layout import DEFAULT_ELEMENTS, ELEMENT_CHOICES, HEADER_BYT
 
 KINDS = (*PROGRAMMABLE_KINDS, BRIDGE)
 CONTROLLER = "controller"
+STANDBY = "standby"
+MANAGEMENT = "management"
 CONTROLLER_PORT = 50099
 PREFIX_LENGTH = 24
 
@@ -42,6 +48,7 @@ _BYTES = re.compile(r"(\d+(?:\.\d+)?) *(|k|ki|m|mi)b", re.IGNORECASE | re.ASCII)
 _UNITS = {"": 1, "k": 1000, "m": 10**6, "g": 10**9, "ki": 1024, "mi": 1 << 20}
 _LEAST_RATE, _GREATEST_RATE = 10_000, 100 * 10**9
 _GREATEST_BURST = 1 << 30
+_LEAST_LEASE_S, _GREATEST_LEASE_S = 0.1, 3600.0  # the controller's
 _ETHERNET = 14
 _LEAST_MTU, _GREATEST_MTU = 576, 9000  # RFC 791's least datagram; what the softswitch and hardware forward
 
@@ -97,8 +104,18 @@ class Worker:
 
 
 @dataclass(frozen=True)
+class ControllerHost:
+    """Where a controller runs. `address`: in the rack's network."""
+
+    name: str
+    port: int
+    address: IPv4Address
+
+
+@dataclass(frozen=True)
 class RackFile:
-    """A valid rack. `name`: of the file, unless told otherwise."""
+    """A valid rack. `name`: of the file, unless told otherwise. `management`: None if all that is said crosses the switch.
+    `lease_s`: None for the controller's own choice."""
 
     name: str
     switch_name: str
@@ -106,27 +123,28 @@ class RackFile:
     elements: int
     network: IPv4Network
     workers: tuple[Worker, ...]
+    management: IPv4Network | None = None
+    lease_s: float | None = None
+    standby: bool = False
 
     @property
     def switch_address(self) -> IPv4Address:
         return self.network[1]
 
     @property
-    def controller_address(self) -> IPv4Address:
-        return self.network[254]
+    def controllers(self) -> tuple[ControllerHost, ...]:
+        """The first is in charge while it lives. They sit at the last of the switch's ports; a bridge has none."""
+        names = () if self.kind == BRIDGE else (CONTROLLER, STANDBY) if self.standby else (CONTROLLER,)
+        first = len(self.workers) + 1
+        return tuple(ControllerHost(name, first + n, self.network[254 - n]) for n, name in enumerate(names))
 
-    @property
-    def has_controller(self) -> bool:
-        return self.kind != BRIDGE
+    def management_of(self, address: IPv4Address) -> IPv4Address | None:
+        """A host's address in the management network."""
+        return None if self.management is None else self.management[int(address) & 0xFF]
 
-    @property
-    def controller_port(self) -> int:
-        """Switch port at which the controller sits: the last."""
-        return len(self.workers) + 1
-
-    @property
-    def controller_listen(self) -> str:
-        return f"{self.controller_address}:{CONTROLLER_PORT}"
+    def reached_at(self, controller: ControllerHost) -> str:
+        """Where workers find a controller's job service: HOST:PORT."""
+        return f"{self.management_of(controller.address) or controller.address}:{CONTROLLER_PORT}"
 
     @property
     def layout(self) -> str:
@@ -142,8 +160,7 @@ class RackFile:
     def fabric(self) -> RackFabric:
         """What the controller must know of it."""
         stations = [Station(int(w.address), _number(w.mac), w.port) for w in self.workers]
-        controller = self.controller_address
-        stations.append(Station(int(controller), _number(mac_of(controller)), self.controller_port))
+        stations += [Station(int(c.address), _number(mac_of(c.address)), c.port) for c in self.controllers]
         losses = {w.port: w.loss for w in self.workers if w.loss != Loss()}
         ports = tuple(station.port for station in stations)
         return RackFabric(ports, tuple(stations), int(self.switch_address), SWITCH_MAC, losses)
@@ -186,7 +203,8 @@ class RackFile:
         if not 1 <= count <= MAX_WORKERS:
             raise RackError(f"{count} workers are not possible: a job has 1 to {MAX_WORKERS}")
         workers = list(self.workers[:count])
-        taken = {self.switch_address, self.controller_address, *(worker.address for worker in workers)}
+        taken = {self.switch_address, self.network[254], *(worker.address for worker in workers)}
+        taken |= {controller.address for controller in self.controllers}
         names = {self.switch_name, *(worker.name for worker in workers)}
         free = (address for address in self.network.hosts() if address > workers[0].address and address not in taken)
         new_names = (name for number in range(2 * MAX_WORKERS + 1) if (name := f"w{number}") not in names)
@@ -213,13 +231,17 @@ class RackFile:
 
     def as_json(self) -> dict[str, Any]:
         """Everything, resolved, for programs. Behind a bridge, "controller" and "fabric" are None."""
-        controller = {
-            "name": CONTROLLER,
-            "address": str(self.controller_address),
-            "mac": mac_of(self.controller_address),
-            "port": self.controller_port,
-            "listen": self.controller_listen,
-        }
+        controllers = [
+            {
+                "name": controller.name,
+                "address": str(controller.address),
+                "management_address": _text(self.management_of(controller.address)),
+                "mac": mac_of(controller.address),
+                "port": controller.port,
+                "listen": self.reached_at(controller),
+            }
+            for controller in self.controllers
+        ] + [None, None]
         return {
             "name": self.name,
             "switch": {
@@ -230,13 +252,17 @@ class RackFile:
                 "address": str(self.switch_address),
                 "mac": _mac_text(SWITCH_MAC),
             },
-            "controller": controller if self.has_controller else None,
+            "controller": controllers[0],
+            "standby": controllers[1],
+            "management": _text(self.management),
+            "lease_s": self.lease_s,
             "prefix_length": PREFIX_LENGTH,
             "workers": [
                 {
                     "name": worker.name,
                     "rank": worker.rank,
                     "address": str(worker.address),
+                    "management_address": _text(self.management_of(worker.address)),
                     "mac": worker.mac,
                     "port": worker.port,
                     "link": {
@@ -249,7 +275,7 @@ class RackFile:
                 }
                 for worker in self.workers
             ],
-            "fabric": self.fabric().as_yaml() if self.has_controller else None,
+            "fabric": self.fabric().as_yaml() if self.controllers else None,
         }
 
 
@@ -273,6 +299,7 @@ def parse(text: str, source: str) -> RackFile:
     return _rack(yaml_fields.parse(text, source, RackError), Path(source).stem)
 
 
+_BRIDGE_HAS_NO_CONTROLLER = "a bridge has no controller: leave `controller` out"
 _BRIDGE_DROPS_NOTHING = "a bridge drops nothing on purpose: leave `loss` out"
 _NAME_FORM = "a name: a letter, then up to 19 letters, digits and hyphens, in lower case"
 _RATE_FORM = "a rate, such as 100 Mbit/s or 1 Gbit/s"
@@ -280,7 +307,8 @@ _BYTES_FORM = "a number of bytes, such as 64 KiB or 1500 B"
 
 
 def _rack(top: Place, stem: str) -> RackFile:
-    fields = top.fields({"name", "switches", "link", "loss", "network", "workers"}, required={"workers"})
+    known = {"name", "switches", "link", "loss", "network", "workers", "management", "controller"}
+    fields = top.fields(known, required={"workers"})
     name = _name(fields["name"]) if "name" in fields else re.sub(r"[^a-z0-9-]", "-", stem.lower())[:20]
     if not _NAME.fullmatch(name):
         raise top.failure(f"the file's name does not do as the rack's ({_NAME_FORM}); give the field `name`")
@@ -290,9 +318,18 @@ def _rack(top: Place, stem: str) -> RackFile:
     network = fields["network"].convert(_network, "a network such as 10.83.0.0/24") if "network" in fields else _NETWORK
     link = _link(fields["link"], Link(), elements) if "link" in fields else Link()
     loss = fabrics.read_loss(fields["loss"]) if "loss" in fields else Loss()
+    management = fields["management"].convert(_network, "a network such as 10.84.0.0/24") if "management" in fields else None
+    if management == network:
+        fields["management"].fail(f"{management} is the network of the switch; choose another")
+    lease_s, standby = _controller(fields["controller"]) if "controller" in fields else (None, False)
+    if kind == BRIDGE and "controller" in fields:
+        fields["controller"].fail(_BRIDGE_HAS_NO_CONTROLLER)
+    taken = {network[1]: "the switch", network[254]: f"the {CONTROLLER}"}
+    if standby:
+        taken[network[253]] = f"the {STANDBY}"
     workers: list[Worker] = []
     for worker_name, place in fields["workers"].items():
-        workers.append(_worker(worker_name, place, workers, switch_name, network, link, loss, elements))
+        workers.append(_worker(worker_name, place, workers, switch_name, network, taken, link, loss, elements))
     if not workers:
         fields["workers"].fail("no worker is listed")
     if kind == BRIDGE and "loss" in fields:
@@ -301,7 +338,15 @@ def _rack(top: Place, stem: str) -> RackFile:
         fields["workers"].fail(f"{lossy[0]} has loss, but {_BRIDGE_DROPS_NOTHING}")
     if len(workers) > MAX_WORKERS:
         fields["workers"].fail(f"{len(workers)} workers are listed; a job has at most {MAX_WORKERS}")
-    return RackFile(name, switch_name, kind, elements, network, tuple(workers))
+    return RackFile(name, switch_name, kind, elements, network, tuple(workers), management, lease_s, standby)
+
+
+def _controller(place: Place) -> tuple[float | None, bool]:
+    fields = place.fields({"lease", "standby"})
+    lease_s = fields["lease"].convert(float, "a number of seconds") if "lease" in fields else None
+    if lease_s is not None and not _LEAST_LEASE_S <= lease_s <= _GREATEST_LEASE_S:
+        fields["lease"].fail(f"{lease_s:g} is out of range: {_LEAST_LEASE_S:g} to {_GREATEST_LEASE_S:g} seconds")
+    return lease_s, "standby" in fields and fields["standby"].convert(_yes, "yes or no")
 
 
 def _switch(place: Place) -> tuple[str, str, int]:
@@ -321,17 +366,28 @@ def _switch(place: Place) -> tuple[str, str, int]:
 
 
 def _worker(
-    name: str, place: Place, before: list[Worker], switch: str, network: IPv4Network, link: Link, loss: Loss, elements: int
+    name: str,
+    place: Place,
+    before: list[Worker],
+    switch: str,
+    network: IPv4Network,
+    taken: Mapping[IPv4Address, str],
+    link: Link,
+    loss: Loss,
+    elements: int,
 ) -> Worker:
+    """`taken`: addresses that are no worker's, and whose they are."""
     _check_name(name, place)
-    if name in (CONTROLLER, switch, "localhost"):
-        whose = {CONTROLLER: "the controller's", "localhost": "every host's own"}.get(name, "the switch's")
+    owners = {switch: "the switch's", CONTROLLER: "the controller's", STANDBY: "the standby controller's"}
+    owners |= {MANAGEMENT: "the management network's", "localhost": "every host's own"}
+    if name in owners:
+        whose = owners[name]
         place.fail(f"{name} is {whose} name; choose another")
     fields = place.fields({"address", "link", "loss"}, required={"address"})
     address = fields["address"].convert(_address, "an IPv4 address such as 10.83.0.11")
     if address not in network or address in (network[0], network[-1]):
         fields["address"].fail(f"{address} is no host of the rack's network {network}")
-    taken = {network[1]: "the switch", network[254]: "the controller", **{other.address: other.name for other in before}}
+    taken = {**taken, **{other.address: other.name for other in before}}
     if address in taken:
         fields["address"].fail(f"{address} belongs to {taken[address]} already")
     return Worker(
@@ -394,6 +450,12 @@ def _network(text: str) -> IPv4Network:
     return network
 
 
+def _yes(text: str) -> bool:
+    if text not in ("yes", "no", "true", "false"):
+        raise ValueError(text)
+    return text in ("yes", "true")
+
+
 def _whole(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
         raise ValueError(text)
@@ -438,6 +500,10 @@ def _listed(numbers: tuple[int, ...]) -> str:
 
 def _number(mac: str) -> int:
     return int(mac.replace(":", ""), 16)
+
+
+def _text(value: IPv4Address | IPv4Network | None) -> str | None:
+    return None if value is None else str(value)
 
 
 def _mac_text(number: int) -> str:

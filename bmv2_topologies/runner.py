@@ -16,7 +16,7 @@ from typing import Any
 
 from switchsum.bmv2_topologies import namespaces, state
 from switchsum.bmv2_topologies.captures import Captures
-from switchsum.bmv2_topologies.rack import INTERFACE, namespace_of
+from switchsum.bmv2_topologies.rack import INTERFACE, MANAGEMENT_INTERFACE, namespace_of
 from switchsum.bmv2_topologies.switch_process import dying_with_starter, end, how_it_ended
 
 MASTER_PORT = 29500  # torchrun's
@@ -42,18 +42,20 @@ class _Run:
 def environment(rack: Mapping[str, Any], rank: int) -> dict[str, str]:
     """What torchrun would set on a host of its own for each worker, and where our controller is. `rack`: RackFile.as_json()."""
     workers = rack["workers"]
-    controller = {"SWITCHSUM_CONTROLLER": rack["controller"]["listen"]} if rack["controller"] is not None else {}
+    controllers = [host["listen"] for host in (rack["controller"], rack["standby"]) if host is not None]
+    managed = rack["management"] is not None
     return {
         "RANK": str(rank),
         "LOCAL_RANK": "0",
         "GROUP_RANK": str(rank),
         "WORLD_SIZE": str(len(workers)),
         "LOCAL_WORLD_SIZE": "1",
-        "MASTER_ADDR": workers[0]["address"],
+        "MASTER_ADDR": workers[0]["management_address" if managed else "address"],
         "MASTER_PORT": str(MASTER_PORT),
-        **controller,
+        **({"SWITCHSUM_CONTROLLER": ",".join(controllers)} if controllers else {}),
         "SWITCHSUM_DATA_ADDRESS": workers[rank]["address"],
-        "GLOO_SOCKET_IFNAME": INTERFACE,  # a host's name may resolve to an address of elsewhere
+        # A host's name may resolve to an address of elsewhere.
+        "GLOO_SOCKET_IFNAME": MANAGEMENT_INTERFACE if managed else INTERFACE,
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "PYTHONUNBUFFERED": "1",
     }

@@ -56,7 +56,7 @@ def _stat(pid: int) -> list[str]:
 
 @dataclass
 class Record:
-    """One rack. `rack`: RackFile.as_json(); `owner`: the process that keeps it; `parts`: switch and controller by name."""
+    """One rack. `rack`: RackFile.as_json(); `owner`: the process that keeps it; `parts`: switch and controllers by name."""
 
     name: str
     rack: dict[str, Any]

@@ -258,4 +258,8 @@ def _print_record(name: str) -> bool:
         typer.echo(f"  {worker['name']:<12} {worker['address']:<15} {speed}{losses}; namespace {namespace}")
     if (controller := rack_as_json["controller"]) is not None:
         typer.echo(f"  controller   {controller['listen']}; logs in {record.folder}")
+    if (standby := rack_as_json["standby"]) is not None:
+        typer.echo(f"  standby      {standby['listen']}")
+    if rack_as_json["management"] is not None:
+        typer.echo(f"  management   {rack_as_json['management']}; namespace {rack.namespace_of(name, 'management')}")
     return not failures

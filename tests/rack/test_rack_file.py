@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchsum.bmv2_topologies import rack_file
+from switchsum.bmv2_topologies import rack_file, runner
 from switchsum.bmv2_topologies.rack import namespace_of
 from switchsum.bmv2_topologies.rack_file import Link, RackError
 from switchsum.controller import fabric
@@ -32,12 +32,51 @@ workers:
 def test_every_field_arrives() -> None:
     rack = rack_file.parse(FULL, "some.yaml")
     assert (rack.name, rack.switch_name, rack.kind, rack.elements, rack.layout) == ("lab", "tor", "bmv2", 64, "wide")
-    assert (str(rack.switch_address), rack.controller_listen, rack.controller_port) == ("10.7.1.1", "10.7.1.254:50099", 3)
+    [controller] = rack.controllers
+    listen = rack.reached_at(controller)
+    assert (str(rack.switch_address), listen, controller.port) == ("10.7.1.1", "10.7.1.254:50099", 3)
     left, right = rack.workers
     assert (left.name, left.rank, left.port, left.address) == ("left", 0, 1, IPv4Address("10.7.1.10"))
     assert (left.link, left.loss) == (Link(10**9, 128 << 10, 9000), Loss(0.01, 0.0))
     assert (right.rank, right.port, right.mac) == (1, 2, "02:00:0a:07:01:14")
     assert (right.link, right.loss) == (Link(10_500_000, 128 << 10, 1500), Loss(0.0, 0.5))
+
+
+def test_a_rack_may_have_a_second_network_and_a_second_controller() -> None:
+    text = FULL + "management: 10.7.2.0/24\ncontroller: {lease: 1.5, standby: yes}\n"
+    rack = rack_file.parse(text, "some.yaml")
+    assert (rack.lease_s, [(host.name, host.port, str(host.address)) for host in rack.controllers]) == (
+        1.5,
+        [("controller", 3, "10.7.1.254"), ("standby", 4, "10.7.1.253")],
+    )
+    assert rack.fabric().ports == (1, 2, 3, 4)
+    shown = rack.as_json()
+    assert (shown["controller"]["listen"], shown["standby"]["listen"]) == ("10.7.2.254:50099", "10.7.2.253:50099")
+    environment = runner.environment(shown, 1)
+    assert environment["SWITCHSUM_CONTROLLER"] == "10.7.2.254:50099,10.7.2.253:50099"
+    assert (environment["MASTER_ADDR"], environment["GLOO_SOCKET_IFNAME"]) == ("10.7.2.10", "eth1")
+    assert environment["SWITCHSUM_DATA_ADDRESS"] == "10.7.1.20"
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("management: 10.7.1.0/24", "some.yaml line 10, management: 10.7.1.0/24 is the network of the switch; choose another"),
+        ("management: 10.7.2.0/16", "some.yaml line 10, management: '10.7.2.0/16' is not a network such as 10.84.0.0/24"),
+        ("controller: {lease: soon}", "some.yaml line 10, controller.lease: 'soon' is not a number of seconds"),
+        ("controller: {lease: nan}", "some.yaml line 10, controller.lease: nan is out of range: 0.1 to 3600 seconds"),
+        ("controller: {standby: maybe}", "some.yaml line 10, controller.standby: 'maybe' is not yes or no"),
+        ("  standby: {address: 10.7.1.30}", "some.yaml line 10, workers.standby: standby is the standby controller's name"),
+        (
+            "  w: {address: 10.7.1.253}\ncontroller: {standby: yes}",
+            "some.yaml line 10, workers.w.address: 10.7.1.253 belongs to the standby already",
+        ),
+    ],
+)
+def test_a_bad_second_network_or_controller_is_told(line: str, complaint: str) -> None:
+    with pytest.raises(RackError) as caught:
+        rack_file.parse(f"{FULL}{line}\n", "some.yaml")
+    assert str(caught.value).startswith(complaint)
 
 
 def test_little_is_required() -> None:
@@ -101,7 +140,7 @@ def test_the_controller_is_told_all_it_needs() -> None:
         ("  right:", "  controller:", "some.yaml line 9, workers.controller: controller is the controller's name"),
         ("  right:", "  tor:", "some.yaml line 9, workers.tor: tor is the switch's name; choose another"),
         ("{address: 10.7.1.20,", "{", "some.yaml line 9, workers.right: the field address is missing"),
-        ("workers:", "hosts:", "some.yaml line 7, hosts: is not a field; there are link, loss, name,"),
+        ("workers:", "hosts:", "some.yaml line 7, hosts: is not a field; there are controller, link, loss,"),
         ("name: lab", "name: -", "some.yaml line 1"),
     ],
 )  # fmt: skip
@@ -171,7 +210,7 @@ def test_a_rack_grows_and_shrinks() -> None:
     assert {worker.link for worker in grown.workers[2:]} == {rack.workers[0].link}
     addresses = [worker.address for worker in grown.workers]
     assert len(set(addresses)) == 12  # 10.7.1.20 is taken already
-    assert not {grown.switch_address, grown.controller_address} & set(addresses)
+    assert not {grown.switch_address, grown.controllers[0].address} & set(addresses)
     with pytest.raises(RackError, match="33 workers are not possible: a job has 1 to 32"):
         rack.with_workers(33)
     late = rack_file.parse("workers:\n  w1: {address: 10.83.0.250}\n", "x.yaml")
@@ -201,6 +240,8 @@ def test_a_bridge_has_no_program_no_controller_and_no_loss() -> None:
     told = "a bridge drops nothing on purpose: leave `loss` out"
     with pytest.raises(RackError, match=rf"x.yaml line 1, loss: {told}"):
         rack_file.parse("loss: {in: 0.1}\n" + text, "x.yaml")
+    with pytest.raises(RackError, match=r"x.yaml line 1, controller: a bridge has no controller: leave `controller` out"):
+        rack_file.parse("controller: {lease: 1}\n" + text, "x.yaml")
     with pytest.raises(RackError, match=rf"x.yaml line 3, workers: w0 has loss, but {told}"):
         rack_file.parse(text.replace("0.11}", "0.11, loss: {in: 0.1}}"), "x.yaml")
     with pytest.raises(RackError, match=rf"w0 has loss, but {told}, or --loss 0"):
