@@ -61,7 +61,7 @@ def environment(rack: Mapping[str, Any], rank: int) -> dict[str, str]:
     }
 
 
-def _named_host(name: str, command: Sequence[str]) -> list[str]:
+def named_host(name: str, command: Sequence[str]) -> list[str]:
     """The command line that runs `command` where the host's name is `name`, so that errors can call the worker by it."""
     return ["unshare", "--uts", "sh", "-c", 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"', name, *command]
 
@@ -89,7 +89,7 @@ class Workers:
     def _start(self, worker: Mapping[str, Any], command: Sequence[str]) -> None:
         namespace = namespace_of(self._rack["name"], worker["name"])
         process = subprocess.Popen(
-            dying_with_starter(_named_host(worker["name"], namespaces.command_inside(namespace, command))),
+            dying_with_starter(named_host(worker["name"], namespaces.command_inside(namespace, command))),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,0 +1,134 @@
+"""One run from the start of its ranks to the end of the last: the blows fall and are taken back when the plan says so."""
+
+from __future__ import annotations
+
+import selectors
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.faults.ground import Blow, Ground, RankProcess
+from tests.faults.plan import Plan, Promise, Stroke
+from tests.faults.training import Task
+
+LIMIT_S = 90.0  # a run that takes longer hangs
+_START_LIMIT_S = 60.0  # until the first step, on a busy machine
+_PAUSE_S = 0.03  # after each step of a long training
+
+
+@dataclass
+class Course:
+    """What happened. `hung`: which ranks lived too long. `problems`: what is wrong beyond that, as sentences."""
+
+    plan: Plan
+    ranks: list[RankProcess] = field(default_factory=list)
+    blows: list[Blow] = field(default_factory=list)
+    steps_before: dict[int, int] = field(default_factory=dict)  # by rank: the last step that was done when the blows fell
+    hung: list[int] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    dropped: int = 0  # by the switch's drop simulator, so far
+
+    @property
+    def fired_at(self) -> float:
+        return min(blow.at for blow in self.blows) if self.blows else 0.0
+
+    @property
+    def dead(self) -> set[int]:
+        """Ranks that were killed, or stopped for good."""
+        if self.plan.scenario.elastic:  # others take their places
+            return set()
+        strokes = zip(self.plan.scenario.strokes, self.plan.backs_s, strict=True)
+        ends = ("kill", "term", "stop")
+        return {self.rank_of(stroke) for stroke, back in strokes if stroke.action in ends and back is None} - {-1}
+
+    @property
+    def struck(self) -> set[int]:
+        """Ranks that were hit."""
+        return {self.rank_of(stroke) for stroke in self.plan.scenario.strokes} - {-1}
+
+    def rank_of(self, stroke: Stroke) -> int:
+        return {"worker": self.plan.victims[0], "other": self.plan.victims[1]}.get(stroke.target, -1)
+
+
+def run(plan: Plan, ground: Ground, folder: Path, port: int) -> Course:
+    """`folder`: for weights and logs; `port`: of the rendezvous. Never raises for what the ranks do."""
+    course = Course(plan)
+    task = Task(
+        backend="switchsum",
+        steps=plan.steps,
+        folder=str(folder),
+        pause_s=_PAUSE_S if plan.scenario.long else 0.0,
+        returns=plan.promise is Promise.BACK,
+    )
+    with selectors.DefaultSelector() as selector:
+        for rank in range(plan.workers):
+            starter = ground.starters[rank]
+            environment = ground.environment(rank, plan.workers, plan.policy, port)
+            course.ranks.append(starter.start(rank, environment, task, folder / f"rank-{rank}.log"))
+            selector.register(starter.fd, selectors.EVENT_READ, starter)
+        try:
+            _Conduct(course, ground, selector).until_all_have_ended()
+        except AssertionError as error:
+            course.problems.append(str(error))
+    if course.hung:
+        _dump(course, ground, folder)
+    for blow in course.blows:
+        try:
+            ground.confirm(blow, course.ranks)
+        except AssertionError as error:
+            course.problems.append(str(error))
+    return course
+
+
+class _Conduct:
+    def __init__(self, course: Course, ground: Ground, selector: selectors.BaseSelector) -> None:
+        self._course, self._ground, self._selector = course, ground, selector
+        self._due: list[tuple[float, Any]] = []
+
+    def until_all_have_ended(self) -> None:
+        course, plan = self._course, self._course.plan
+        began = time.monotonic()
+        trigger = plan.victims[0] if any(course.rank_of(stroke) >= 0 for stroke in plan.scenario.strokes) else 0
+        fired = not plan.scenario.strokes
+        while any(rank.status is None for rank in course.ranks if rank.rank not in course.dead):
+            wait_s = min([0.1, *(at - time.monotonic() for at, _ in self._due)])
+            for key, _ in self._selector.select(max(wait_s, 0.0)):
+                key.data.read()
+            now = time.monotonic()
+            for entry in [entry for entry in self._due if entry[0] <= now]:
+                self._due.remove(entry)
+                entry[1]()
+            if not fired and any(event["step"] >= plan.step for event in course.ranks[trigger].steps):
+                fired = True
+                self._due.append((now + plan.delay_s, self._fire))
+            if not fired and any(rank.status is not None for rank in course.ranks):
+                raise AssertionError("a rank ended before the fault")
+            if now - began > (LIMIT_S if fired else _START_LIMIT_S):
+                course.hung = [rank.rank for rank in course.ranks if rank.status is None and rank.rank not in course.dead]
+                return
+        assert not self._due, "the run was over before the fault was"
+
+    def _fire(self) -> None:
+        course, plan = self._course, self._course.plan
+        course.steps_before = {rank.rank: len(rank.steps) - 1 for rank in course.ranks}
+        for stroke, back_s in zip(plan.scenario.strokes, plan.backs_s, strict=True):
+            rank = course.rank_of(stroke)
+            target = self._ground.rack.file.workers[rank].name if rank >= 0 else stroke.target
+            blow = Blow(target, stroke.action, plan.how)
+            course.blows.append(blow)
+            self._ground.strike(blow, course.ranks)
+            if back_s is not None:
+                self._due.append((blow.at + back_s, lambda blow=blow: self._ground.undo(blow, course.ranks)))
+
+
+def _dump(course: Course, ground: Ground, folder: Path) -> None:
+    """Where every process stands (py-spy), for whoever looks into a hang."""
+    spy = Path(sys.executable).with_name("py-spy")
+    pids = {f"rank-{rank.rank}": rank.pid for rank in course.ranks if rank.status is None}
+    for name, pid in {**pids, **ground.processes}.items():
+        if spy.exists() and not name.startswith("starter"):
+            with (folder / f"{name}.stacks").open("wb") as file:
+                subprocess.run([spy, "dump", "--native", "--pid", str(pid)], stdout=file, stderr=file, check=False, timeout=60)

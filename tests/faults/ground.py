@@ -1,0 +1,404 @@
+"""Where runs take place: a rack with starters on its hosts, kept from run to run, and the blows that it can be dealt."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from switchsum.bmv2_topologies import namespaces, rack_file, runner, state
+from switchsum.bmv2_topologies.rack import INTERFACE, MANAGEMENT_INTERFACE, Rack, namespace_of
+from switchsum.bmv2_topologies.rack_file import CONTROLLER, MANAGEMENT, STANDBY
+from switchsum.bmv2_topologies.switch_process import dying_with_starter
+from switchsum.host_agent.errors import ControllerUnreachable
+from switchsum.host_agent.job_client import JobClient
+from switchsum.protos import job_pb2 as pb
+from tests.faults.training import LONG_STEPS, Task
+
+WORKERS = 4
+LEASE_S = 2.0
+SILENCE_S = 5.0  # SWITCHSUM_TIMEOUT: how long the switch may be silent
+_HEAL_PATIENCE_S = 30.0
+_REFERENCE_PORT = 29500
+_START_PATIENCE_S = 180.0  # the very first loads compile
+# A token bucket that nothing fits into: the link is up, and silent.
+_SILENT = "tbf rate 8bit burst 10b limit 10b"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kind of rack. `management`: whether TCP has a way around the switch."""
+
+    kind: str = "softswitch"
+    management: bool = True
+    standby: bool = False
+    loss: float = 0.0
+
+    @property
+    def name(self) -> str:
+        parts = (
+            self.kind,
+            "managed" if self.management else "",
+            "standby" if self.standby else "",
+            "loss" if self.loss else "",
+        )
+        return "-".join(part for part in parts if part)
+
+    def described(self, name: str) -> rack_file.RackFile:
+        workers = "".join(f"  w{rank}: {{address: 10.83.0.{11 + rank}}}\n" for rank in range(WORKERS))
+        text = f"controller: {{lease: {LEASE_S}, standby: {'yes' if self.standby else 'no'}}}\nworkers:\n{workers}"
+        if self.management:
+            text = f"management: 10.84.0.0/24\n{text}"
+        return rack_file.parse(text, f"{name}.yaml").changed(kind=self.kind, loss=self.loss)
+
+
+class RankProcess:
+    """A rank of one run. `events`: what it told, see training.py; `status`: None while it lives."""
+
+    def __init__(self, rank: int, pid: int) -> None:
+        self.rank, self.pid = rank, pid
+        self.events: list[dict[str, Any]] = []
+        self.status: int | None = None
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        return [event for event in self.events if "step" in event and "ended" in event]
+
+    @property
+    def error(self) -> dict[str, Any] | None:
+        return next((event for event in self.events if "error" in event), None)
+
+    @property
+    def finished(self) -> dict[str, Any] | None:
+        return next((event for event in self.events if "finished" in event), None)
+
+
+@dataclass
+class Starter:
+    """A host's starter (starter.py), seen from here. `fd`: where its lines come from."""
+
+    process: subprocess.Popen[bytes]
+    current: RankProcess | None = None
+    _rest: bytes = b""
+
+    @property
+    def fd(self) -> int:
+        assert self.process.stdout is not None
+        return self.process.stdout.fileno()
+
+    def start(self, rank: int, environment: dict[str, str], task: Task, log: Path) -> RankProcess:
+        """Returns when the rank's process is there."""
+        assert self.process.stdin is not None
+        order = {"environment": environment, "task": asdict(task), "log": str(log)}
+        self.process.stdin.write(json.dumps(order).encode() + b"\n")
+        self.process.stdin.flush()
+        self.current = None
+        while self.current is None:
+            for event in self.read():
+                if "started" in event:
+                    self.current = RankProcess(rank, event["started"])
+        return self.current
+
+    def read(self) -> list[dict[str, Any]]:
+        """Waits for lines, and hands those of the current rank on to it."""
+        chunk = os.read(self.fd, 65536)
+        if not chunk:
+            raise RuntimeError(f"a starter ended: exit status {self.process.wait()}")
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        events: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        if self.current is not None:
+            for event in events:
+                if event.get("pid") == self.current.pid:
+                    self.current.status = event["exit"]
+                elif "exit" not in event:
+                    self.current.events.append(event)
+        return events
+
+
+@dataclass
+class Blow:
+    """One thing done to one part.
+
+    `target`: "switch", "controller", "standby" or a worker's name. `action`: kill, term, stop, cut (all its links) or cut-data
+    (the link to the switch alone). `how`, of a cut: down-host, down-switch or silent.
+    """
+
+    target: str
+    action: str
+    how: str = ""
+    at: float = 0.0
+    evidence: list[str] = field(default_factory=list)
+
+
+class Ground:
+    """A rack of a variant. Use it from the main thread, as a context manager."""
+
+    def __init__(self, variant: Variant, *, name: str, bmv2: str, folder: Path) -> None:
+        """`folder`: for the starters' logs."""
+        self.variant = variant
+        self.rack = Rack(variant.described(name), bmv2=bmv2)
+        self.starters: list[Starter] = []
+        self._cuts: list[Blow] = []
+        self._stopped: set[int] = set()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.starters = [self._starter(rank, folder / f"starter-{rank}.log") for rank in range(WORKERS)]
+            for starter in self.starters:
+                deadline = time.monotonic() + _START_PATIENCE_S
+                while not any("ready" in event for event in starter.read()):
+                    assert time.monotonic() < deadline
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def processes(self) -> dict[str, int]:
+        """Process ids of switch, controllers and starters."""
+        parts = {part: process.pid for part, process in self.rack.processes.items()}
+        return {**parts, **{f"starter-{rank}": starter.process.pid for rank, starter in enumerate(self.starters)}}
+
+    def host_command(self, rank: int, command: list[str]) -> list[str]:
+        """The command line that runs `command` on a worker's host."""
+        name = self.rack.file.workers[rank].name
+        return dying_with_starter(runner.named_host(name, namespaces.command_inside(self.namespace(name), command)))
+
+    def _starter(self, rank: int, log: Path) -> Starter:
+        command = self.host_command(rank, [sys.executable, "-m", "tests.faults.starter"])
+        with log.open("ab") as opened:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=opened,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+                process_group=0,
+            )
+        return Starter(process)
+
+    def environment(self, rank: int, workers: int, policy: str, port: int) -> dict[str, str]:
+        """Torchrun's variables and ours, for one of the first `workers` hosts."""
+        return {
+            **runner.environment(self.rack.record.rack, rank),
+            "WORLD_SIZE": str(workers),
+            "MASTER_PORT": str(port),
+            "SWITCHSUM_TIMEOUT": f"{SILENCE_S:g}",
+            "SWITCHSUM_ON_LOSS": policy,
+        }
+
+    def reference(self, workers: int, folder: Path) -> None:
+        """Have plain Gloo train the same, and leave its weights in `folder`."""
+        task = Task("gloo", LONG_STEPS, str(folder))
+        for rank, starter in enumerate(self.starters[:workers]):
+            starter.start(rank, self.environment(rank, workers, "fail", _REFERENCE_PORT), task, folder / f"rank-{rank}.log")
+        for starter in self.starters[:workers]:
+            assert starter.current is not None
+            while starter.current.status is None:
+                starter.read()
+            assert starter.current.status == 0, f"the reference run failed: {folder}"
+
+    def namespace(self, host: str) -> str:
+        return namespace_of(self.rack.file.name, host)
+
+    # --- blows -----------------------------------------------------------------------------------------------------
+
+    def strike(self, blow: Blow, ranks: list[RankProcess]) -> None:
+        """Deal it, and note when, and what shows that it hit. Raises AssertionError if it did not."""
+        if blow.action.startswith("cut"):
+            self._cut(blow)
+            return
+        pid = self._pid(blow.target, ranks)
+        assert _state(pid) not in ("", "Z", "T"), f"{blow.target} was not running before the blow"
+        number = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTOP}[blow.action]
+        blow.at = time.monotonic()
+        os.kill(pid, number)
+        if blow.action == "stop":
+            self._stopped.add(pid)
+            _until(lambda: _state(pid) == "T", f"{blow.target} is stopped")
+            blow.evidence.append(f"process {pid} is in state T")
+        elif blow.action == "kill":
+            _until(lambda: _state(pid) in ("", "Z"), f"{blow.target} is dead")
+            blow.evidence.append(f"process {pid} is dead")
+
+    def confirm(self, blow: Blow, ranks: list[RankProcess]) -> None:
+        """At the run's end: that a signal which ends a process was what ended it. Raises AssertionError."""
+        if blow.action not in ("kill", "term"):
+            return
+        process = self.rack.processes.get(blow.target)
+        if process is not None:
+            status = process.poll()
+        else:
+            status = next(each.status for each in ranks if self.rack.file.workers[each.rank].name == blow.target)
+        expected = (-signal.SIGKILL,) if blow.action == "kill" else (0, -signal.SIGTERM)
+        assert status in expected, f"{blow.target} should have been ended by our signal, but its status is {status}"
+        blow.evidence.append(f"exit status {status}")
+
+    def undo(self, blow: Blow, ranks: list[RankProcess]) -> None:
+        """Let a stopped process go on, mend a cut, start a part that was killed again."""
+        if blow.action == "stop":
+            pid = self._pid(blow.target, ranks)
+            self._stopped.discard(pid)
+            os.kill(pid, signal.SIGCONT)
+            _until(lambda: _state(pid) != "T", f"{blow.target} goes on")
+            blow.evidence.append("went on")
+        elif blow.action in ("kill", "term"):
+            self.confirm(blow, ranks)
+            self.rack.start(blow.target)
+            blow.evidence.append(f"was started again as process {self.rack.processes[blow.target].pid}")
+        else:
+            self._mend(blow)
+            blow.evidence.append("was mended")
+
+    def _pid(self, target: str, ranks: list[RankProcess]) -> int:
+        if target in self.rack.processes:
+            return self.rack.processes[target].pid
+        return next(each.pid for each in ranks if self.rack.file.workers[each.rank].name == target)
+
+    def _ends(self, blow: Blow) -> Iterator[tuple[str, str, str]]:
+        """(host's namespace, host's interface, port's namespace and interface) of the links that a cut concerns."""
+        file = self.rack.file
+        hosts = (*file.workers, *file.controllers)
+        hit = file.workers if blow.target == "switch" else [host for host in hosts if host.name == blow.target]
+        for host in hit:
+            yield self.namespace(host.name), INTERFACE, f"{self.namespace(file.switch_name)} port{host.port}"
+            if blow.action == "cut" and blow.target != "switch" and file.management:
+                yield self.namespace(host.name), MANAGEMENT_INTERFACE, f"{self.namespace(MANAGEMENT)} port{host.port}"
+
+    def _cut(self, blow: Blow) -> None:
+        blow.at = time.monotonic()
+        self._cuts.append(blow)
+        for host, interface, port in self._ends(blow):
+            where, name = (host, interface) if blow.how == "down-host" else tuple(port.split())
+            if blow.how == "silent":
+                namespaces.tc(host, [f"qdisc replace dev {interface} root {_SILENT}"])
+                namespaces.tc(where, [f"qdisc replace dev {name} root {_SILENT}"])
+                shown = namespaces.run("tc", "-n", where, "qdisc", "show", "dev", name)
+                assert "tbf" in shown, shown
+            else:
+                namespaces.ip(where, [f"link set {name} down"])
+                shown = namespaces.run("ip", "-n", where, "-br", "link", "show", name)
+                assert "DOWN" in shown, shown
+            blow.evidence.append(" ".join(shown.split()))
+
+    def _mend(self, blow: Blow) -> None:
+        self._cuts.remove(blow)
+        for host, interface, port in self._ends(blow):
+            where, name = port.split()
+            if blow.how == "silent":
+                namespaces.tc(host, [f"qdisc del dev {interface} root"])
+                namespaces.tc(where, [f"qdisc del dev {name} root"])
+            elif blow.how == "down-host":
+                namespaces.ip(host, [f"link set {interface} up"])
+            else:
+                namespaces.ip(where, [f"link set {name} up"])
+
+    # --- between runs ----------------------------------------------------------------------------------------------
+
+    def inspect(self, part: str = CONTROLLER) -> pb.InspectReply:
+        """What a controller knows. Raises ControllerUnreachable."""
+        address = self.rack.controller_socket
+        client = JobClient(address if part == CONTROLLER else f"{address}-{part}")
+        try:
+            return client.inspect(5.0)
+        finally:
+            client.close()
+
+    def heal(self) -> None:
+        """End what is left of the ranks, take back all blows, and wait until the switch serves and is free of jobs.
+
+        Raises AssertionError with what is left over, which is a failure of the run before.
+        """
+        for blow in list(self._cuts):
+            self._mend(blow)
+        for pid in self._stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        self._stopped.clear()
+        for starter in self.starters:
+            rank = starter.current
+            if rank is not None and rank.status is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(rank.pid, signal.SIGKILL)
+                while rank.status is None:
+                    starter.read()
+        for part, process in list(self.rack.processes.items()):
+            if process.poll() is not None:
+                self.rack.start(part)
+        controllers = [CONTROLLER, *([STANDBY] if self.variant.standby else [])]
+        left = ["nothing was asked yet"]
+        deadline = time.monotonic() + _HEAL_PATIENCE_S
+        while left and time.monotonic() < deadline:
+            left = [problem for part in controllers for problem in self._left(part)]
+            if self.variant.standby and not left and sum(not self.inspect(part).standby for part in controllers) != 1:
+                left = ["not exactly one controller is in charge"]
+            if left:
+                time.sleep(0.1)
+        left += self._strangers()
+        assert not left, f"the rack did not come back to rest within {_HEAL_PATIENCE_S:g} s: {'; '.join(left)}"
+
+    def _left(self, part: str) -> list[str]:
+        try:
+            reply = self.inspect(part)
+        except ControllerUnreachable as error:
+            return [f"{part}: {error}"]
+        if reply.standby:
+            return []
+        left = [f"{part}: job {job.job_name} is {job.state or 'running'}" for job in reply.jobs if job.running]
+        if reply.slots_free != reply.slots_total:
+            left.append(f"{part}: {reply.slots_free} of {reply.slots_total} slots are free")
+        if reply.switch_problem:
+            left.append(f"{part}: {reply.switch_problem}")
+        return left
+
+    def _strangers(self) -> list[str]:
+        """Processes on the workers' hosts that are no starter."""
+        found = []
+        for starter, worker in zip(self.starters, self.rack.file.workers, strict=True):
+            pids = set(namespaces.processes(self.namespace(worker.name))) - {starter.process.pid}
+            found += [f"process {pid} is left on {worker.name}" for pid in pids if _state(pid) not in ("", "Z")]
+        return found
+
+    def close(self) -> None:
+        """Take everything down. Raises AssertionError if something stays."""
+        for starter in self.starters:
+            starter.process.kill()
+            starter.process.wait()
+            for pipe in (starter.process.stdin, starter.process.stdout):
+                assert pipe is not None
+                pipe.close()
+        for process in self.rack.processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGCONT)
+        self.rack.close()
+        name = self.rack.file.name
+        left = [each for each in namespaces.names() if each.startswith(f"switchsum.{name}.")]
+        left += [str(path) for path in Path("/etc/netns").glob(f"switchsum.{name}.*")]
+        left += [str(state.FOLDER / name)] if (state.FOLDER / name).exists() else []
+        assert not left, f"left of rack {name}: {', '.join(left)}"
+
+    def __enter__(self) -> Ground:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _state(pid: int) -> str:
+    """The kernel's letter for a process's state; "" if it is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
+def _until(condition: Any, what: str) -> None:
+    deadline = time.monotonic() + 10.0
+    while not condition():
+        assert time.monotonic() < deadline, f"waited 10 s until {what}"
+        time.sleep(0.001)
