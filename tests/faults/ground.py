@@ -24,7 +24,7 @@ from switchsum.protos import job_pb2 as pb
 from tests.faults.training import LONG_STEPS, Task
 
 WORKERS = 4
-LEASE_S = 2.0
+LEASE_S = 3.0  # shorter ones run out by themselves where six processes start on two busy cores
 SILENCE_S = 5.0  # SWITCHSUM_TIMEOUT: how long the switch may be silent
 _HEAL_PATIENCE_S = 30.0
 _REFERENCE_PORT = 29500
@@ -41,20 +41,16 @@ class Variant:
     management: bool = True
     standby: bool = False
     loss: float = 0.0
+    lease_s: float = LEASE_S
 
     @property
     def name(self) -> str:
-        parts = (
-            self.kind,
-            "managed" if self.management else "",
-            "standby" if self.standby else "",
-            "loss" if self.loss else "",
-        )
-        return "-".join(part for part in parts if part)
+        traits = {"managed": self.management, "standby": self.standby, "loss": self.loss, "patient": self.lease_s > LEASE_S}
+        return "-".join((self.kind, *(trait for trait, there in traits.items() if there)))
 
     def described(self, name: str) -> rack_file.RackFile:
         workers = "".join(f"  w{rank}: {{address: 10.83.0.{11 + rank}}}\n" for rank in range(WORKERS))
-        text = f"controller: {{lease: {LEASE_S}, standby: {'yes' if self.standby else 'no'}}}\nworkers:\n{workers}"
+        text = f"controller: {{lease: {self.lease_s}, standby: {'yes' if self.standby else 'no'}}}\nworkers:\n{workers}"
         if self.management:
             text = f"management: 10.84.0.0/24\n{text}"
         return rack_file.parse(text, f"{name}.yaml").changed(kind=self.kind, loss=self.loss)
