@@ -132,6 +132,7 @@ class Blow:
     how: str = ""
     at: float = 0.0
     evidence: list[str] = field(default_factory=list)
+    confirmed: bool = False
 
 
 class Ground:
@@ -224,8 +225,8 @@ class Ground:
             blow.evidence.append(f"process {pid} is dead")
 
     def confirm(self, blow: Blow, ranks: list[RankProcess]) -> None:
-        """At the run's end: that a signal which ends a process was what ended it. Raises AssertionError."""
-        if blow.action not in ("kill", "term"):
+        """That a signal which ends a process was what ended it, before another takes its place. Raises AssertionError."""
+        if blow.action not in ("kill", "term") or blow.confirmed:
             return
         process = self.rack.processes.get(blow.target)
         if process is not None:
@@ -235,6 +236,7 @@ class Ground:
         expected = (-signal.SIGKILL,) if blow.action == "kill" else (0, -signal.SIGTERM)
         assert status in expected, f"{blow.target} should have been ended by our signal, but its status is {status}"
         blow.evidence.append(f"exit status {status}")
+        blow.confirmed = True
 
     def undo(self, blow: Blow, ranks: list[RankProcess]) -> None:
         """Let a stopped process go on, mend a cut, start a part that was killed again."""
