@@ -196,10 +196,13 @@ class Ground:
         for rank, starter in enumerate(self.starters[:workers]):
             starter.start(rank, self.environment(rank, workers, "fail", _REFERENCE_PORT), task, folder / f"rank-{rank}.log")
         for starter in self.starters[:workers]:
-            assert starter.current is not None
-            while starter.current.status is None:
+            rank = starter.current
+            assert rank is not None
+            while rank.finished is None:
+                assert rank.status is None, f"the reference run failed: {folder}"
                 starter.read()
-            assert starter.current.status == 0, f"the reference run failed: {folder}"
+        # Not left to end by themselves: plain Gloo's destructor now and then waits for ever for a thread that waits for the GIL.
+        self._end_ranks()
 
     def namespace(self, host: str) -> str:
         return namespace_of(self.rack.file.name, host)
@@ -319,13 +322,7 @@ class Ground:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
         self._stopped.clear()
-        for starter in self.starters:
-            rank = starter.current
-            if rank is not None and rank.status is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(rank.pid, signal.SIGKILL)
-                while rank.status is None:
-                    starter.read()
+        self._end_ranks()
         for part, process in list(self.rack.processes.items()):
             if process.poll() is not None:
                 self.rack.start(part)
@@ -340,6 +337,15 @@ class Ground:
                 time.sleep(0.1)
         left += self._strangers()
         assert not left, f"the rack did not come back to rest within {_HEAL_PATIENCE_S:g} s: {'; '.join(left)}"
+
+    def _end_ranks(self) -> None:
+        for starter in self.starters:
+            rank = starter.current
+            if rank is not None and rank.status is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(rank.pid, signal.SIGKILL)
+                while rank.status is None:
+                    starter.read()
 
     def _left(self, part: str) -> list[str]:
         try:
