@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import selectors
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.faults import stacks
 from tests.faults.ground import Blow, Ground, RankProcess
 from tests.faults.plan import Plan, Promise, Stroke
 from tests.faults.training import Task
@@ -125,10 +124,6 @@ class _Conduct:
 
 
 def _dump(course: Course, ground: Ground, folder: Path) -> None:
-    """Where every process stands (py-spy), for whoever looks into a hang."""
-    spy = Path(sys.executable).with_name("py-spy")
-    pids = {f"rank-{rank.rank}": rank.pid for rank in course.ranks if rank.status is None}
-    for name, pid in {**pids, **ground.processes}.items():
-        if spy.exists() and not name.startswith("starter"):
-            with (folder / f"{name}.stacks").open("wb") as file:
-                subprocess.run([spy, "dump", "--native", "--pid", str(pid)], stdout=file, stderr=file, check=False, timeout=60)
+    ranks = {f"rank-{rank.rank}": rank.pid for rank in course.ranks if rank.status is None}
+    for name, pid in {**ranks, **ground.parts}.items():
+        stacks.dump(name, pid, folder)

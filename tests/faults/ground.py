@@ -157,10 +157,9 @@ class Ground:
             raise
 
     @property
-    def processes(self) -> dict[str, int]:
-        """Process ids of switch, controllers and starters."""
-        parts = {part: process.pid for part, process in self.rack.processes.items()}
-        return {**parts, **{f"starter-{rank}": starter.process.pid for rank, starter in enumerate(self.starters)}}
+    def parts(self) -> dict[str, int]:
+        """Process ids of switch and controllers."""
+        return {part: process.pid for part, process in self.rack.processes.items()}
 
     def host_command(self, rank: int, command: list[str]) -> list[str]:
         """The command line that runs `command` on a worker's host."""
@@ -201,7 +200,7 @@ class Ground:
             while rank.finished is None:
                 assert rank.status is None, f"the reference run failed: {folder}"
                 starter.read()
-        # Not left to end by themselves: plain Gloo's destructor now and then waits for ever for a thread that waits for the GIL.
+        # Not left to end by themselves: plain Gloo's destructor may wait for ever, with the GIL, for a thread that needs it.
         self._end_ranks()
 
     def namespace(self, host: str) -> str:

@@ -15,6 +15,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,7 @@ from switchsum.host_agent.errors import SwitchFull
 from switchsum.host_agent.job_client import JobClient
 from switchsum.host_agent.quantizer import reference_sum
 from switchsum.protos import job_pb2 as pb
+from tests.faults import stacks
 
 TEAMS = 8
 PORTS = 24  # of the switch: one for each rank of eight teams of three
@@ -87,7 +89,9 @@ def run(seconds: float, seed: int, folder: Path) -> Account:
             for name, process in (("switch", switch), ("controller", controller)):
                 account.memory[name].append(_resident_kib(process.pid))
             if time.monotonic() > deadline:
-                account.problems.append(f"ranks are not at their end {_PATIENCE_S:g} s after their time; logs: {folder}")
+                for rank in (rank for rank in ranks if rank.poll() is None):
+                    stacks.dump(f"rank-{rank.pid}", rank.pid, folder)
+                account.problems.append(f"ranks are not at their end {_PATIENCE_S:g} s after their time; stacks: {folder}")
                 break
             time.sleep(_LOOK_S)
         for log in sorted(folder.glob("[0-9]*.log")):
@@ -183,7 +187,8 @@ def team_member(controller: str, seed: int, rank: int, size: int, seconds: float
     told = {"rank": rank, "jobs": 0, "sums": 0, "refusals": 0}
     over = False
     for number in range(10**9):
-        slots, sums, patience_s = dice.choice(SLOT_CHOICES), dice.randint(5, 60), dice.choice((0.0, 0.0, 3.0))
+        slots, patience_s = dice.choice(SLOT_CHOICES), dice.choice((0.0, 0.0, 3.0))
+        sums, pause_s = dice.randint(20, 200), dice.uniform(0.0, 0.05)
         count, scale = dice.randint(1, 60_000), 10.0 ** dice.randint(-6, 6)
         terms = Terms(
             controller=controller,
@@ -211,6 +216,7 @@ def team_member(controller: str, seed: int, rank: int, size: int, seconds: float
         for _ in range(sums):
             assert _total(agent, everything[rank]).tobytes() == expected.tobytes(), "wrong sum"
             told["sums"] += 1
+            time.sleep(pause_s)
         over = bool(_total(agent, np.array([time.monotonic() > end], np.int32))[0])
         agent.close()
         told["jobs"] += 1
@@ -244,8 +250,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="switchsum-many-jobs-") as folder:
-        account = run(options.minutes * 60, options.seed, Path(folder))
+    folder = Path(tempfile.mkdtemp(prefix="switchsum-many-jobs-"))
+    account = run(options.minutes * 60, options.seed, folder)
+    if not account.problems:
+        shutil.rmtree(folder)
     print(account.sentence())
     for problem in account.problems[:20]:
         print(f"PROBLEM: {problem}")
