@@ -5,7 +5,7 @@ STAMP := $(VENV)/.installed
 MINUTES ?= 10
 SWITCH ?= softswitch
 
-.PHONY: demo rack test lint format p4 generate protos soak fuzz test-bmv2 test-ptf bench-rack bench-switch clean
+.PHONY: demo rack test lint format p4 generate protos soak soak-faults fuzz test-bmv2 test-ptf bench-rack bench-switch clean
 
 # torch has its own line: this specifier finds the CPU build, any other may pull in CUDA.
 $(STAMP): pyproject.toml
@@ -53,6 +53,12 @@ soak: $(STAMP)
 # The fuzzers of the data port and of both gRPC services: make fuzz (ten minutes), make fuzz MINUTES=60, make fuzz SEED=7
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+# Trainings on emulated racks, each hit by a fault, as root: make soak-faults, make soak-faults RUNS=500 SEED=1000
+RUNS ?= 200
+soak-faults: $(STAMP)
+	$(BIN)/python -m tests.faults --runs $(RUNS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.faults.many_jobs --minutes $(MINUTES)
 
 # Needs simple_switch_grpc on PATH or in SWITCHSUM_BMV2, and root
 test-bmv2: $(STAMP)

@@ -33,6 +33,7 @@ from switchsum.bmv2_topologies.switch_process import dying_with_starter
 from switchsum.host_agent.agent import Agent, Terms
 from switchsum.host_agent.errors import SwitchFull
 from switchsum.host_agent.job_client import JobClient
+from switchsum.host_agent.prepare import prepare
 from switchsum.host_agent.quantizer import reference_sum
 from switchsum.protos import job_pb2 as pb
 from tests.faults import stacks
@@ -182,6 +183,7 @@ def _resident_kib(pid: int) -> int:
 
 def team_member(controller: str, seed: int, rank: int, size: int, seconds: float) -> dict[str, int]:
     """One rank: all of a team draw alike, so that they need no words. Raises AssertionError for what must not be."""
+    prepare()
     dice = random.Random(seed)
     end = time.monotonic() + seconds
     told = {"rank": rank, "jobs": 0, "sums": 0, "refusals": 0}
