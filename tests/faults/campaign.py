@@ -12,6 +12,7 @@ from types import TracebackType
 from tests.faults import course, elastic
 from tests.faults.ground import Ground, Variant
 from tests.faults.plan import Plan
+from tests.faults.ranks import Starter
 from tests.faults.verdict import Result, judge
 
 _FIRST_PORT, _PORTS = 29600, 400  # of the rendezvous: one for each run, since the last one's may linger
@@ -26,6 +27,7 @@ class Campaign:
         self._references: dict[int, Path] = {}
         self._runs = 0
         folder.mkdir(parents=True, exist_ok=True)
+        self._starter = Starter(folder / "starter.log")
 
     def runs(self, plans: Iterable[Plan]) -> Iterator[Result]:
         """Those of one kind of rack together. Yields each when it is judged."""
@@ -70,7 +72,7 @@ class Campaign:
             self._drop_ground()
         if self._ground is None:
             self._tell(f"bringing a rack up ({variant.name})")
-            self._ground = Ground(variant, name=f"faults-{os.getpid() % 100000}", bmv2=self._bmv2, folder=self._folder)
+            self._ground = Ground(variant, self._starter, name=f"faults-{os.getpid() % 100000}", bmv2=self._bmv2)
         return self._ground
 
     def _drop_ground(self) -> None:
@@ -82,4 +84,7 @@ class Campaign:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._drop_ground()
+        try:
+            self._drop_ground()
+        finally:
+            self._starter.close()

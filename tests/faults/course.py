@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import selectors
+import select
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.faults import stacks
-from tests.faults.ground import Blow, Ground, RankProcess
+from tests.faults.ground import Blow, Ground
 from tests.faults.plan import Plan, Promise, Stroke
+from tests.faults.ranks import RankProcess
 from tests.faults.training import Task
 
 LIMIT_S = 90.0  # a run that takes longer hangs
@@ -62,16 +63,12 @@ def run(plan: Plan, ground: Ground, folder: Path, port: int) -> Course:
         pause_s=_PAUSE_S if plan.scenario.long else 0.0,
         returns=plan.promise is Promise.BACK,
     )
-    with selectors.DefaultSelector() as selector:
+    try:
         for rank in range(plan.workers):
-            starter = ground.starters[rank]
-            environment = ground.environment(rank, plan.workers, plan.policy, port)
-            course.ranks.append(starter.start(rank, environment, task, folder / f"rank-{rank}.log"))
-            selector.register(starter.fd, selectors.EVENT_READ, starter)
-        try:
-            _Conduct(course, ground, selector).until_all_have_ended()
-        except AssertionError as error:
-            course.problems.append(str(error))
+            course.ranks.append(ground.start(rank, plan.workers, plan.policy, port, task, folder))
+        _Conduct(course, ground).until_all_have_ended()
+    except AssertionError as error:
+        course.problems.append(str(error))
     if course.hung:
         _dump(course, ground, folder)
     for blow in course.blows:
@@ -83,8 +80,8 @@ def run(plan: Plan, ground: Ground, folder: Path, port: int) -> Course:
 
 
 class _Conduct:
-    def __init__(self, course: Course, ground: Ground, selector: selectors.BaseSelector) -> None:
-        self._course, self._ground, self._selector = course, ground, selector
+    def __init__(self, course: Course, ground: Ground) -> None:
+        self._course, self._ground = course, ground
         self._due: list[tuple[float, Any]] = []
 
     def until_all_have_ended(self) -> None:
@@ -94,8 +91,8 @@ class _Conduct:
         fired = not plan.scenario.strokes
         while any(rank.status is None for rank in course.ranks if rank.rank not in course.dead):
             wait_s = min([0.1, *(at - time.monotonic() for at, _ in self._due)])
-            for key, _ in self._selector.select(max(wait_s, 0.0)):
-                key.data.read()
+            if select.select([self._ground.starter.fd], [], [], max(wait_s, 0.0))[0]:
+                self._ground.starter.read()
             now = time.monotonic()
             for entry in [entry for entry in self._due if entry[0] <= now]:
                 self._due.remove(entry)

@@ -17,8 +17,9 @@ import torch
 import torch.distributed as dist
 
 from tests.faults.course import LIMIT_S, Course
-from tests.faults.ground import Blow, Ground, RankProcess
+from tests.faults.ground import Blow, Ground
 from tests.faults.plan import Plan
+from tests.faults.ranks import RankProcess
 from tests.faults.training import Network, new_network, packets_sent
 
 _CHECKPOINT_STEPS = 5

@@ -1,16 +1,13 @@
-"""Where runs take place: a rack with starters on its hosts, kept from run to run, and the blows that it can be dealt."""
+"""Where runs take place: a rack that is kept from run to run, and the blows that it can be dealt."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,7 @@ from switchsum.bmv2_topologies.switch_process import dying_with_starter
 from switchsum.host_agent.errors import ControllerUnreachable
 from switchsum.host_agent.job_client import JobClient
 from switchsum.protos import job_pb2 as pb
+from tests.faults.ranks import RankProcess, Starter
 from tests.faults.training import LONG_STEPS, Task
 
 WORKERS = 4
@@ -28,7 +26,6 @@ LEASE_S = 3.0  # shorter ones run out by themselves where six processes start on
 SILENCE_S = 5.0  # SWITCHSUM_TIMEOUT: how long the switch may be silent
 _HEAL_PATIENCE_S = 30.0
 _REFERENCE_PORT = 29500
-_START_PATIENCE_S = 180.0  # the very first loads compile
 # A token bucket that nothing fits into: the link is up, and silent.
 _SILENT = "tbf rate 8bit burst 10b limit 10b"
 
@@ -56,69 +53,6 @@ class Variant:
         return rack_file.parse(text, f"{name}.yaml").changed(kind=self.kind, loss=self.loss)
 
 
-class RankProcess:
-    """A rank of one run. `events`: what it told, see training.py; `status`: None while it lives."""
-
-    def __init__(self, rank: int, pid: int) -> None:
-        self.rank, self.pid = rank, pid
-        self.events: list[dict[str, Any]] = []
-        self.status: int | None = None
-
-    @property
-    def steps(self) -> list[dict[str, Any]]:
-        return [event for event in self.events if "step" in event and "ended" in event]
-
-    @property
-    def error(self) -> dict[str, Any] | None:
-        return next((event for event in self.events if "error" in event), None)
-
-    @property
-    def finished(self) -> dict[str, Any] | None:
-        return next((event for event in self.events if "finished" in event), None)
-
-
-@dataclass
-class Starter:
-    """A host's starter (starter.py), seen from here. `fd`: where its lines come from."""
-
-    process: subprocess.Popen[bytes]
-    current: RankProcess | None = None
-    _rest: bytes = b""
-
-    @property
-    def fd(self) -> int:
-        assert self.process.stdout is not None
-        return self.process.stdout.fileno()
-
-    def start(self, rank: int, environment: dict[str, str], task: Task, log: Path) -> RankProcess:
-        """Returns when the rank's process is there."""
-        assert self.process.stdin is not None
-        order = {"environment": environment, "task": asdict(task), "log": str(log)}
-        self.process.stdin.write(json.dumps(order).encode() + b"\n")
-        self.process.stdin.flush()
-        self.current = None
-        while self.current is None:
-            for event in self.read():
-                if "started" in event:
-                    self.current = RankProcess(rank, event["started"])
-        return self.current
-
-    def read(self) -> list[dict[str, Any]]:
-        """Waits for lines, and hands those of the current rank on to it."""
-        chunk = os.read(self.fd, 65536)
-        if not chunk:
-            raise RuntimeError(f"a starter ended: exit status {self.process.wait()}")
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        events: list[dict[str, Any]] = [json.loads(line) for line in lines]
-        if self.current is not None:
-            for event in events:
-                if event.get("pid") == self.current.pid:
-                    self.current.status = event["exit"]
-                elif "exit" not in event:
-                    self.current.events.append(event)
-        return events
-
-
 @dataclass
 class Blow:
     """One thing done to one part.
@@ -138,23 +72,13 @@ class Blow:
 class Ground:
     """A rack of a variant. Use it from the main thread, as a context manager."""
 
-    def __init__(self, variant: Variant, *, name: str, bmv2: str, folder: Path) -> None:
-        """`folder`: for the starters' logs."""
+    def __init__(self, variant: Variant, starter: Starter, *, name: str, bmv2: str) -> None:
+        """`starter`: of the ranks; it serves one ground at a time."""
         self.variant = variant
+        self.starter = starter
         self.rack = Rack(variant.described(name), bmv2=bmv2)
-        self.starters: list[Starter] = []
         self._cuts: list[Blow] = []
         self._stopped: set[int] = set()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self.starters = [self._starter(rank, folder / f"starter-{rank}.log") for rank in range(WORKERS)]
-            for starter in self.starters:
-                deadline = time.monotonic() + _START_PATIENCE_S
-                while not any("ready" in event for event in starter.read()):
-                    assert time.monotonic() < deadline
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def parts(self) -> dict[str, int]:
@@ -166,18 +90,11 @@ class Ground:
         name = self.rack.file.workers[rank].name
         return dying_with_starter(runner.named_host(name, namespaces.command_inside(self.namespace(name), command)))
 
-    def _starter(self, rank: int, log: Path) -> Starter:
-        command = self.host_command(rank, [sys.executable, "-m", "tests.faults.starter"])
-        with log.open("ab") as opened:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=opened,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
-                process_group=0,
-            )
-        return Starter(process)
+    def start(self, rank: int, workers: int, policy: str, port: int, task: Task, folder: Path) -> RankProcess:
+        """A rank of a run of so many workers; its log goes into `folder`."""
+        host = self.rack.file.workers[rank].name
+        environment = self.environment(rank, workers, policy, port)
+        return self.starter.start(rank, self.namespace(host), host, environment, task, folder / f"rank-{rank}.log")
 
     def environment(self, rank: int, workers: int, policy: str, port: int) -> dict[str, str]:
         """Torchrun's variables and ours, for one of the first `workers` hosts."""
@@ -192,16 +109,12 @@ class Ground:
     def reference(self, workers: int, folder: Path) -> None:
         """Have plain Gloo train the same, and leave its weights in `folder`."""
         task = Task("gloo", LONG_STEPS, str(folder))
-        for rank, starter in enumerate(self.starters[:workers]):
-            starter.start(rank, self.environment(rank, workers, "fail", _REFERENCE_PORT), task, folder / f"rank-{rank}.log")
-        for starter in self.starters[:workers]:
-            rank = starter.current
-            assert rank is not None
+        for rank in [self.start(rank, workers, "fail", _REFERENCE_PORT, task, folder) for rank in range(workers)]:
             while rank.finished is None:
                 assert rank.status is None, f"the reference run failed: {folder}"
-                starter.read()
+                self.starter.read()
         # Not left to end by themselves: plain Gloo's destructor may wait for ever, with the GIL, for a thread that needs it.
-        self._end_ranks()
+        self.starter.end_ranks()
 
     def namespace(self, host: str) -> str:
         return namespace_of(self.rack.file.name, host)
@@ -321,7 +234,7 @@ class Ground:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
         self._stopped.clear()
-        self._end_ranks()
+        self.starter.end_ranks()
         for part, process in list(self.rack.processes.items()):
             if process.poll() is not None:
                 self.rack.start(part)
@@ -336,15 +249,6 @@ class Ground:
                 time.sleep(0.1)
         left += self._strangers()
         assert not left, f"the rack did not come back to rest within {_HEAL_PATIENCE_S:g} s: {'; '.join(left)}"
-
-    def _end_ranks(self) -> None:
-        for starter in self.starters:
-            rank = starter.current
-            if rank is not None and rank.status is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(rank.pid, signal.SIGKILL)
-                while rank.status is None:
-                    starter.read()
 
     def _left(self, part: str) -> list[str]:
         try:
@@ -361,21 +265,15 @@ class Ground:
         return left
 
     def _strangers(self) -> list[str]:
-        """Processes on the workers' hosts that are no starter."""
+        """Processes on the workers' hosts."""
         found = []
-        for starter, worker in zip(self.starters, self.rack.file.workers, strict=True):
-            pids = set(namespaces.processes(self.namespace(worker.name))) - {starter.process.pid}
+        for worker in self.rack.file.workers:
+            pids = namespaces.processes(self.namespace(worker.name))
             found += [f"process {pid} is left on {worker.name}" for pid in pids if _state(pid) not in ("", "Z")]
         return found
 
     def close(self) -> None:
         """Take everything down. Raises AssertionError if something stays."""
-        for starter in self.starters:
-            starter.process.kill()
-            starter.process.wait()
-            for pipe in (starter.process.stdin, starter.process.stdout):
-                assert pipe is not None
-                pipe.close()
         for process in self.rack.processes.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGCONT)

@@ -1,8 +1,9 @@
-"""`python -m tests.faults.starter`: what starts ranks on one host of a rack: a process that has everything loaded, and forks.
+"""`python -m tests.faults.starter`: what starts ranks: a process that has everything loaded, and forks.
 
 Loading PyTorch takes seconds, a fork milliseconds; so each run has fresh ranks at no cost. The starter has no thread and no
-socket. A line of JSON on standard input starts a rank: {"environment", "task", "log"}. Lines of JSON on standard output tell
-what ranks tell (training.py), and {"started": PID} and {"exit": STATUS, "pid"}, negative for a signal.
+socket. A line of JSON on standard input starts a rank: {"rank", "namespace", "host", "environment", "task", "log"}. Lines of
+JSON on standard output tell what ranks tell (training.py), each with its "rank", and {"started": PID, "rank"} and
+{"exit": STATUS, "pid"}, negative for a signal.
 """
 
 from __future__ import annotations
@@ -12,14 +13,19 @@ import json
 import os
 import select
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any
 
+from switchsum.bmv2_topologies import namespaces
 from switchsum.host_agent.prepare import prepare
 from tests.faults.training import Task, train
 
 _PR_SET_PDEATHSIG = 1
+_CLONE_NEWNS, _CLONE_NEWUTS = 0x00020000, 0x04000000
+_MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> int:
@@ -35,7 +41,7 @@ def main() -> int:
         return 0
     # From here on we are the rank, and end as any program does: what the interpreter does then belongs to the run.
     os.environ.update(order["environment"])
-    train(Task(**order["task"]), lambda event: _tell(events, event))
+    train(Task(**order["task"]), lambda event: _tell(events, {"rank": order["rank"], **event}))
     return 0
 
 
@@ -61,9 +67,9 @@ def _next_order(events: int) -> dict[str, Any] | None:
                 order: dict[str, Any] = json.loads(line)
                 pid = os.fork()
                 if pid == 0:
-                    _become_rank(Path(order["log"]))
+                    _become_rank(order)
                     return order
-                _tell(events, {"started": pid})
+                _tell(events, {"started": pid, "rank": order["rank"]})
 
 
 def _bury(events: int) -> None:
@@ -77,15 +83,31 @@ def _bury(events: int) -> None:
         _tell(events, {"exit": os.waitstatus_to_exitcode(status), "pid": pid})
 
 
-def _become_rank(log: Path) -> None:
+def _become_rank(order: dict[str, Any]) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     os.setpgid(0, 0)
-    opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    opened = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(opened, 1)
     os.dup2(opened, 2)
+    _move(order["namespace"], order["host"])
+
+
+def _move(namespace: str, host: str) -> None:
+    """To a host of a rack, as `ip netns exec` and the rack's runner would: its network, its name, its /etc/hosts."""
+    namespaces.enter(namespace)
+    _done(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWUTS))
+    _done(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None))
+    hosts = Path("/etc/netns") / namespace / "hosts"
+    _done(_libc.mount(os.fsencode(hosts), b"/etc/hosts", None, _MS_BIND, None))
+    socket.sethostname(host)
+
+
+def _done(result: int) -> None:
+    if result:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def _tell(events: int, event: dict[str, Any]) -> None:

@@ -13,8 +13,9 @@ from switchsum.bmv2_topologies import namespaces
 from tests.faults import many_jobs
 from tests.faults.campaign import Campaign
 from tests.faults.course import Course
-from tests.faults.ground import Blow, RankProcess
+from tests.faults.ground import Blow
 from tests.faults.plan import GLOO, cases, plan
+from tests.faults.ranks import RankProcess
 from tests.faults.training import SHORT_STEPS, weights_path
 from tests.faults.verdict import judge
 

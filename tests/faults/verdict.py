@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from tests.faults.course import LIMIT_S, Course
-from tests.faults.ground import RankProcess
 from tests.faults.plan import Promise
+from tests.faults.ranks import RankProcess
 from tests.faults.training import TOLERANCE, weights_path
 
 _CRASH = re.compile(r"Fatal Python error|Segmentation fault|terminate called|core dumped|Aborted")
