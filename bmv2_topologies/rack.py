@@ -197,6 +197,7 @@ class Rack:
         command += [word for address in listen for word in ("--listen", address)]
         command += ["--fabric", str(self.folder / "fabric.yaml"), "--election-id", str(_ELECTION_ID[part])]
         command += ["--elements", str(self.file.elements), "--layout", self.file.layout]
+        command += ["--state", str(self.folder / "controller.state")]  # one for both: a standby goes on where the other ended
         if self.file.lease_s is not None:
             command += ["--lease", str(self.file.lease_s)]
         if self.file.kind == "bmv2":
