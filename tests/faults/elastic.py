@@ -71,7 +71,7 @@ def _conduct(course: Course, ground: Ground, folder: Path, agents: list[subproce
     while any(agent.poll() is None for agent in agents):
         time.sleep(_LOOK_S)
         if not course.blows:
-            firsts = _incarnation(folder, plan.workers, 0)
+            firsts = _lives(folder, 0)
             if len(firsts) == plan.workers and all(_done(rank) >= plan.step for rank in firsts):
                 time.sleep(plan.delay_s)
                 course.ranks = firsts
@@ -84,19 +84,19 @@ def _conduct(course: Course, ground: Ground, folder: Path, agents: list[subproce
             course.hung = [number for number, agent in enumerate(agents) if agent.poll() is None]
             return
     assert course.blows, "torchrun ended before the fault"
-    firsts, seconds = _incarnation(folder, plan.workers, 0), _incarnation(folder, plan.workers, 1)
+    firsts, seconds = _lives(folder, 0), _lives(folder, 1)
     assert len(seconds) == plan.workers, f"only {len(seconds)} of {plan.workers} ranks were started again"
     for rank in seconds:
         rank.status = agents[_host_of(rank)].returncode
         earlier = next(each for each in firsts if _host_of(each) == _host_of(rank))
-        rank.events += [event for event in earlier.events if "error" in event]
+        rank.events = earlier.events + rank.events
     course.ranks = seconds
 
 
-def _incarnation(folder: Path, workers: int, restarts: int) -> list[RankProcess]:
+def _lives(folder: Path, number: int) -> list[RankProcess]:
     """The ranks that told something in their first life (0), second (1), in the order of their ranks."""
     found = []
-    for path in folder.glob(f"events-{restarts}-*.jsonl"):
+    for path in folder.glob(f"events-{number}-*.jsonl"):
         lines = path.read_text().split("\n")[:-1]
         if lines:
             events = [json.loads(line) for line in lines]
@@ -116,9 +116,10 @@ def _done(process: RankProcess) -> int:
 
 def main(folder: Path, steps: int) -> None:
     """Train from the last checkpoint on, and tell what happens in a file of this life's own."""
-    restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     host = int(os.environ["SWITCHSUM_DATA_ADDRESS"].rpartition(".")[2]) - 11
-    with (folder / f"events-{restarts}-{host}.jsonl").open("a", buffering=1) as file:
+    # Torchrun's own count does not rise for workers that are started again because another host's were.
+    life = len(list(folder.glob(f"events-*-{host}.jsonl")))
+    with (folder / f"events-{life}-{host}.jsonl").open("a", buffering=1) as file:
 
         def tell(event: dict[str, Any]) -> None:
             file.write(json.dumps(event) + "\n")
