@@ -16,7 +16,7 @@ from tests.faults.training import Task
 
 LIMIT_S = 90.0  # a run that takes longer hangs
 _START_LIMIT_S = 60.0  # until the first step, on a busy machine
-_PAUSE_S = 0.03  # after each step of a long training
+_PAUSE_S = 0.05  # after each step of a long training: what is left of it when a fault fires takes longer than two leases
 
 
 @dataclass
@@ -34,6 +34,11 @@ class Course:
     @property
     def fired_at(self) -> float:
         return min(blow.at for blow in self.blows) if self.blows else 0.0
+
+    @property
+    def steps_done(self) -> dict[int, int]:
+        """By rank, the last step."""
+        return {rank.rank: max((step["step"] for step in rank.steps), default=-1) for rank in self.ranks}
 
     @property
     def dead(self) -> set[int]:

@@ -36,6 +36,7 @@ class Result:
     problems: list[str]
     evidence: list[str]
     steps_before: dict[int, int]
+    steps_done: dict[int, int]
     in_a_step: bool
     errors: dict[int, str]
     error_s: float | None
@@ -49,7 +50,8 @@ def judge(course: Course, reference: Path, folder: Path, took_s: float) -> Resul
     plan = course.plan
     problems = list(course.problems)
     if course.hung:
-        problems.append(f"ranks {course.hung} hang: not at their end after {LIMIT_S:g} s; stacks and logs: {folder}")
+        late = f"not at their end after {LIMIT_S:g} s, with steps {course.steps_done} done"
+        problems.append(f"ranks {course.hung} hang: {late}; stacks and logs: {folder}")
     else:
         problems += _fired(course)
         problems += _ended(course, reference, folder)
@@ -71,6 +73,7 @@ def judge(course: Course, reference: Path, folder: Path, took_s: float) -> Resul
         problems=problems,
         evidence=[f"{blow.action} {blow.target}: {', '.join(blow.evidence)}" for blow in course.blows],
         steps_before=course.steps_before,
+        steps_done=course.steps_done,
         in_a_step=any(_in_a_step(rank, course.fired_at) for rank in course.ranks),
         errors={rank.rank: rank.error["text"] for rank in course.ranks if rank.error},
         error_s=max(told) if told and course.blows else None,
