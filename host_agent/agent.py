@@ -18,18 +18,19 @@ from switchsum.host_agent import engine as _engine
 from switchsum.host_agent.collective import CollectiveQueue, Done
 from switchsum.host_agent.credentials import IN_THE_CLEAR, Credentials
 from switchsum.host_agent.detour import Detour, Peers
-from switchsum.host_agent.engine import Engine, EngineFailure
+from switchsum.host_agent.engine import Engine, EngineFailure, collective_tag
 from switchsum.host_agent.errors import EpochEnded, SwitchSilent, SwitchSumError
 from switchsum.host_agent.job_client import JobClient, Joined
 from switchsum.host_agent.policy import OnLoss
 from switchsum.host_agent.prepare import prepare
-from switchsum.host_agent.transport import Transport
+from switchsum.host_agent.transport import Transport, now_ns
 
 VERDICT_WAIT_S = 3.0  # how long a failed rank waits for the controller's account of what the others were doing
 DRAIN_S = 10.0  # how long close() waits for sums that are still under way
 # Attempts to return to a lost switch: an attempt waits for the other ranks', so that they meet.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 4.0
 _ATTEMPT_S = 10.0
+_TRIAL_S = 3.0
 _LOOK_S = 0.1
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class _Membership:
 
     client: JobClient
     joined: Joined
+    engine: Engine | None = None
     ended: threading.Event = field(default_factory=threading.Event)
 
 
@@ -235,9 +237,18 @@ class Agent:
             if self._stop.is_set():
                 client.close()
                 return
+            self._start(membership)
+            try:
+                membership.engine = self._try_out(membership)
+            except SwitchSumError as error:
+                logger.info(
+                    "job %r, rank %d: not back yet: %s", self._terms.job_name, self._terms.rank, error, extra=self._log_fields()
+                )
+                client.report_switch_silent(str(error), "none")  # the others must not wait for us in this epoch
+                client.close()
+                continue
             with self._lock:
                 self._candidate = membership
-            self._start(membership)
             while self._queue.path == "gloo" and not membership.ended.wait(_LOOK_S) and not self._stop.is_set():
                 pass
             with self._lock:
@@ -247,6 +258,24 @@ class Agent:
                 if self._stop.is_set():
                     membership.client.leave()
                 membership.client.close()
+
+    def _try_out(self, membership: _Membership) -> Engine:
+        """A sum of one number: all ranks' packets find their way to the switch and back. Else a job would return to a switch
+        that the controller reaches and a rank does not, and stand still for a lease each time. Raises SwitchSumError."""
+        joined = membership.joined
+        self._transport.connect(joined.switch_address, joined.switch_port)
+        engine = self._engine_of(joined)
+        one = np.ones(1, np.int32)
+        engine.submit(one, one, collective_tag(0, "return to the switch"), now_ns())
+        deadline = time.monotonic() + _TRIAL_S
+        while not engine.finished:
+            if time.monotonic() > deadline or engine.failure is not None:
+                raise SwitchSilent(f"packets do not find their way to the switch at {joined.switch_address} and back")
+            if membership.ended.is_set() or self._stop.is_set():
+                raise SwitchSumError(f"epoch {joined.epoch} has ended already")
+            self._transport.run(engine)
+        engine.forget_finished()
+        return engine
 
     def _ready(self) -> int:
         self._wanted.set()
@@ -261,14 +290,14 @@ class Agent:
                 raise SwitchSumError(f"epoch {epoch} ended before its first sum")
             self._member = candidate
             self._met.clear()
-        self._transport.connect(candidate.joined.switch_address, candidate.joined.switch_port)
         logger.log(
             logging.WARNING if self._terms.rank == 0 else logging.INFO,
             "job %r, rank %d: sums go through the switch again, in epoch %d, after %.1f s",
             self._terms.job_name, self._terms.rank, epoch, time.monotonic() - self._lost_at,
             extra=self._log_fields() | {"epoch": epoch},
         )  # fmt: skip
-        return self._engine_of(candidate.joined)
+        assert candidate.engine is not None
+        return candidate.engine
 
     def _log_fields(self) -> dict[str, object]:
         """What a log line tells beside its words; the epoch is the past one while the switch is lost."""
@@ -353,13 +382,13 @@ class Agent:
             return
         self._queue.drain(DRAIN_S)
         self._stop.set()
-        self._queue.close()
         if self._seeker is not None:
             with self._lock:
                 attempt = self._attempt
             if attempt is not None and attempt is not self._member.client:
                 attempt.close()  # which may wait for the other ranks, or in the queue for slots
             self._seeker.join()
+        self._queue.close()
         self._member.client.leave()
         self._member.client.close()
 

@@ -228,8 +228,14 @@ class Transport:
         return int(self._socket.getsockname()[1])
 
     def connect(self, address: str, port: int) -> None:
-        """Speak to the switch at `address:port`, and hear nobody else."""
-        self._socket.connect((address, port))
+        """Speak to the switch at `address:port`, and hear nobody else. Raises TransportError if there is no way."""
+        try:
+            self._socket.connect((address, port))
+        except OSError as error:
+            raise TransportError(
+                f"there is no way from this host to the switch at {address}:{port} ({error.strerror}); see `ip route get "
+                f"{address}`, and SWITCHSUM_DATA_ADDRESS"
+            ) from None
 
     def run(self, engine: Engine) -> None:
         """Move packets until a collective finishes, the engine fails, `wake` is called, a signal comes, or LONGEST_RUN_NS are

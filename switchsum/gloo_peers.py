@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import queue
 import socket
 import threading
 import time
@@ -32,13 +33,51 @@ _LOOK_S = 0.1
 _FOREVER = timedelta(days=24)  # we end waits ourselves; Gloo adds milliseconds of it in 32 bits
 
 
+class _BoundedStore:
+    """A store's calls in a thread of their own, so that none waits for longer than it may: PyTorch's wait for ever, once the
+    store's host is out of reach."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._asked: queue.SimpleQueue[tuple[str, tuple[Any, ...], queue.SimpleQueue[Any]] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._answer, name="switchsum-store", daemon=True).start()
+
+    def ask(self, method: str, *arguments: Any, limit_s: float) -> Any:
+        """The answer; raises RuntimeError when there is none within `limit_s`, or what the store raised."""
+        answered: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._asked.put((method, arguments, answered))
+        try:
+            answer = answered.get(timeout=limit_s)
+        except queue.Empty:
+            raise RuntimeError(f"no answer within {limit_s:g} s") from None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def clone(self) -> Any:
+        """Another connection."""
+        return self._store.clone()
+
+    def close(self) -> None:
+        self._asked.put(None)
+
+    def _answer(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            method, arguments, answered = asked
+            try:
+                answered.put(getattr(self._store, method)(*arguments))
+            except Exception as error:
+                answered.put(error)
+        del self._store
+
+
 class GlooPeers:
     """See host_agent/detour.py's Peers. `store`: the group's; nothing is connected before the first meeting."""
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
         store = dist.PrefixStore("switchsum-detour", store.clone())  # its own connection: a get that waits occupies one
-        store.set_timeout(timedelta(seconds=_STORE_S))
-        self._store = store
+        store.set_timeout(timedelta(seconds=_SILENCE_S))
+        self._store: _BoundedStore | None = _BoundedStore(store)
         self._rank, self._size = rank, size
         self._group: Any = None
         self._failure: Callable[[], SwitchSumError | None] = lambda: None
@@ -48,7 +87,7 @@ class GlooPeers:
         self._looked_at = 0.0
         self._generation = 0
         self._abandoned: list[Any] = []  # what Gloo may write to after we have given up
-        store.set(f"host/{rank}", f"host {socket.gethostname()}, pid {os.getpid()}")
+        self._ask("set", f"host/{rank}", f"host {socket.gethostname()}, pid {os.getpid()}")
 
     def meet(self, generation: int, failure: Callable[[], SwitchSumError | None]) -> None:
         self._generation, self._failure = generation, failure
@@ -63,9 +102,7 @@ class GlooPeers:
                 if time.monotonic() > deadline:
                     raise PeersLost(f"{self._names(missing)} did not come within {_MEETING_S:g} s to sum without the switch")
                 time.sleep(_LOOK_S)
-            store = dist.PrefixStore(f"gloo/{generation}", self._store.clone())
-            store.set_timeout(timedelta(seconds=_MEETING_S))
-            self._group = dist.ProcessGroupGloo(store, self._rank, self._size, timedelta(seconds=_MEETING_S))
+            self._group = self._connected(generation)
             options = dist.BarrierOptions()
             options.timeout = _FOREVER
             self._run(self._group.barrier(options))
@@ -84,10 +121,12 @@ class GlooPeers:
         """Leave, when all others do or after a moment."""
         if self._group is not None:
             with contextlib.suppress(RuntimeError):
-                self._store.add(f"bye/{self._generation}", 1)
+                self._ask("add", f"bye/{self._generation}", 1)
                 deadline = time.monotonic() + _FAREWELL_S
-                while self._store.add(f"bye/{self._generation}", 0) < self._size and time.monotonic() < deadline:
+                while self._ask("add", f"bye/{self._generation}", 0) < self._size and time.monotonic() < deadline:
                     time.sleep(_LOOK_S)
+        if self._store is not None:
+            self._store.close()
         self._group = self._store = None  # and its connection, whoever holds us still
 
     def maximum(self, numbers: npt.NDArray[np.int64]) -> None:
@@ -100,18 +139,18 @@ class GlooPeers:
 
     def call(self, generation: int, reason: str) -> None:
         with contextlib.suppress(RuntimeError):  # whoever needs the call finds out by itself, later
-            self._store.set(f"call/{generation}", reason)
+            self._ask("set", f"call/{generation}", reason, limit_s=_STORE_S)
 
     def called(self, generation: int) -> str | None:
         with contextlib.suppress(RuntimeError):
-            if self._store.check([f"call/{generation}"]):
-                return str(self._store.get(f"call/{generation}").decode())
+            if self._ask("check", [f"call/{generation}"], limit_s=_STORE_S):
+                return str(self._ask("get", f"call/{generation}", limit_s=_STORE_S).decode())
         return None
 
     def accounts(self, number: int, description: str) -> str:
         with self._explained("the ranks disagree, and do not reach each other"):
-            self._store.set(f"account/{self._generation}/{number}/{self._rank}", description)
-            told = [self._store.get(f"account/{self._generation}/{number}/{rank}").decode() for rank in range(self._size)]
+            self._ask("set", f"account/{self._generation}/{number}/{self._rank}", description)
+            told = [self._ask("get", f"account/{self._generation}/{number}/{rank}").decode() for rank in range(self._size)]
         return "; ".join(f"rank {rank}: {account}" for rank, account in enumerate(told))
 
     def _reduce(self, numbers: npt.NDArray[Any], options: Any) -> None:
@@ -159,12 +198,44 @@ class GlooPeers:
         return now - self._beats[rank][1]
 
     def _count_of(self, rank: int) -> int:
-        return int(self._store.add(f"beat/{self._generation}/{rank}", 0))
+        return int(self._ask("add", f"beat/{self._generation}/{rank}", 0))
+
+    def _ask(self, method: str, *arguments: Any, limit_s: float = _SILENCE_S) -> Any:
+        return self._bounded.ask(method, *arguments, limit_s=limit_s)
+
+    @property
+    def _bounded(self) -> _BoundedStore:
+        if self._store is None:
+            raise RuntimeError("the group is gone")
+        return self._store
+
+    def _connected(self, generation: int) -> Any:
+        """The Gloo group of this meeting, made in a thread: Gloo waits for the store without end."""
+        made: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+        def make() -> None:
+            try:
+                store = dist.PrefixStore(f"gloo/{generation}", self._bounded.clone())
+                store.set_timeout(timedelta(seconds=_MEETING_S))
+                made.put(dist.ProcessGroupGloo(store, self._rank, self._size, timedelta(seconds=_MEETING_S)))
+            except Exception as error:
+                made.put(error)
+
+        threading.Thread(target=make, name="switchsum-meeting", daemon=True).start()
+        deadline = time.monotonic() + _MEETING_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(queue.Empty):
+                group = made.get(timeout=_LOOK_S)
+                if isinstance(group, Exception):
+                    raise group
+                return group
+            self._check()
+        raise RuntimeError(f"no connections within {_MEETING_S:g} s")
 
     def _beat(self, parted: threading.Event, generation: int) -> None:
         while True:
             with contextlib.suppress(RuntimeError):
-                self._store.add(f"beat/{generation}/{self._rank}", 1)
+                self._ask("add", f"beat/{generation}/{self._rank}", 1)
             if parted.wait(_BEAT_S):
                 return
 
@@ -192,7 +263,7 @@ class GlooPeers:
         named = []
         for rank in ranks:
             try:
-                named.append(f"rank {rank} ({self._store.get(f'host/{rank}').decode()})")
+                named.append(f"rank {rank} ({self._ask('get', f'host/{rank}').decode()})")
             except RuntimeError:
                 named.append(f"rank {rank}")
         return ", ".join(named)
