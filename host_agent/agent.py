@@ -82,6 +82,7 @@ class Agent:
         self._member = membership
         self._lease_s = membership.joined.lease_s
         self._candidate: _Membership | None = None  # while the switch is lost: where we could go on
+        self._told: _Membership | None = None  # the candidate that the other ranks were told of last
         self._peers = peers if terms.on_loss is not OnLoss.FAIL else None
         self._lock = threading.Lock()  # of these
         self._suffix = "" if terms.lanes == 32 else f" in {terms.lanes}-bit lanes"  # ranks that disagree on it must be told
@@ -181,10 +182,10 @@ class Agent:
             client.report_mismatch(str(error), self._queue.current)
         elif kind == _engine.SWITCH_SILENT:
             client.report_switch_silent(str(error), self._queue.current)
-        elif client.ended is None:
+        elif client.ended is None and not self._met.is_set():
             client.report_failure(str(error), self._queue.current)
         else:
-            return error  # the epoch ended before, and this is about what came after
+            return error  # the epoch is the past, and this is about what came after
         ended = client.wait_ended(VERDICT_WAIT_S)
         return error if ended is None else EpochEnded(f"{ended} (this rank: {error})")
 
@@ -280,14 +281,14 @@ class Agent:
     def _ready(self) -> int:
         self._wanted.set()
         with self._lock:
-            candidate = self._candidate
-            return candidate.joined.epoch if candidate is not None and not candidate.ended.is_set() else 0
+            ended = self._candidate is None or self._candidate.ended.is_set()
+            self._told = None if ended else self._candidate
+            return 0 if self._told is None else self._told.joined.epoch
 
     def _enter(self, epoch: int) -> Engine:
         with self._lock:
-            candidate, self._candidate = self._candidate, None
-            if candidate is None or candidate.joined.epoch != epoch:
-                raise SwitchSumError(f"epoch {epoch} ended before its first sum")
+            candidate, self._candidate = self._told, None
+            assert candidate is not None
             self._member = candidate
             self._met.clear()
         logger.log(
@@ -305,8 +306,8 @@ class Agent:
 
     def _entered(self) -> None:
         ended = self._member.client.ended
-        if ended is not None:  # while we entered
-            self._epoch_ended(self._member, ended)
+        if ended is not None:  # after we had said that we could go on in it: all ranks have entered, and must leave again
+            self._queue.lose_switch(ended)
 
     def all_reduce(
         self, source: npt.NDArray[Any], target: npt.NDArray[Any], description: str, done: Done, place: int = 0
