@@ -330,13 +330,15 @@ class SwitchKeeper:
         changes = reconcile(present, wanted)
         for step in changes:
             session.write(self._build.names, step)
-        self.updates_written += sum(map(len, changes))
+        # A default is written whether it was right or not, see reconcile.
+        updates = sum(not (isinstance(item, Entry) and item.is_default) for step in changes for _, item in step)
+        self.updates_written += updates
         logger.info(
             "switch %s runs %s; %d of its entries were right, %d updates written",
             self._address,
             self._build.description,
             len(set(present) & set(wanted)),
-            sum(map(len, changes)),
+            updates,
         )
         self._ready = True
         self._listener.switch_ready(jobs)
