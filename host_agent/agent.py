@@ -207,6 +207,14 @@ class Agent:
             self._seeker.start()
 
     def _seek(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._seek_return()
+            except Exception:  # such as no thread to be had: it must not be the last attempt
+                logger.exception("an attempt to return to the switch failed", extra=self._log_fields())
+                self._stop.wait(_LONGEST_PAUSE_S)
+
+    def _seek_return(self) -> None:
         """Join anew whenever the switch is lost: the join's barrier brings all ranks together, in the same epoch."""
         pause_s = _FIRST_PAUSE_S
         while not self._stop.is_set():
@@ -227,6 +235,9 @@ class Agent:
             client = JobClient(self._terms.controller, self._terms.credentials)
             with self._lock:
                 self._attempt = client
+            if self._stop.is_set():  # close() has looked for an attempt before
+                client.close()
+                return
             try:
                 membership = _apply(client, self._terms, self._transport, _ATTEMPT_S)
             except SwitchSumError as error:
@@ -245,7 +256,10 @@ class Agent:
                 logger.info(
                     "job %r, rank %d: not back yet: %s", self._terms.job_name, self._terms.rank, error, extra=self._log_fields()
                 )
-                client.report_switch_silent(str(error), "none")  # the others must not wait for us in this epoch
+                if self._stop.is_set():
+                    client.leave()
+                else:
+                    client.report_switch_silent(str(error), "none")  # the others must not wait for us in this epoch
                 client.close()
                 continue
             with self._lock:
@@ -381,17 +395,23 @@ class Agent:
         """Finish what is under way (for at most a few seconds), leave the job, free everything. May be called twice."""
         if not self._closed.acquire(blocking=False):
             return
-        self._queue.drain(DRAIN_S)
-        self._stop.set()
-        if self._seeker is not None:
-            with self._lock:
-                attempt = self._attempt
-            if attempt is not None and attempt is not self._member.client:
-                attempt.close()  # which may wait for the other ranks, or in the queue for slots
-            self._seeker.join()
-        self._queue.close()
-        self._member.client.leave()
-        self._member.client.close()
+        try:
+            self._queue.drain(DRAIN_S)
+        finally:  # Ctrl-C may end the wait; a stream that is left open may keep the process from ending
+            self._stop.set()
+            self._end_seeker()
+            self._queue.close()
+            self._member.client.leave()
+            self._member.client.close()
+
+    def _end_seeker(self) -> None:
+        if self._seeker is None:
+            return
+        with self._lock:
+            attempt = self._attempt
+        if attempt is not None and attempt is not self._member.client:
+            attempt.close()  # which may wait for the other ranks, or in the queue for slots
+        self._seeker.join()
 
 
 def _apply(client: JobClient, terms: Terms, transport: Transport, timeout_s: float) -> _Membership:

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 Done = Callable[[SwitchSumError | None], None]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Pending:
     source: npt.NDArray[Any]
     target: npt.NDArray[Any]
@@ -379,7 +379,9 @@ class CollectiveQueue:
     def _regroup(self, finished: set[int]) -> None:
         """All ranks have finished these; of the others some rank has not come to them, and they are still to be summed."""
         with self._lock:
-            for number, pending in sorted(self._running.items(), reverse=True):
+            if self._waiting and self._waiting[0] in self._running.values():  # Ctrl-C came between, see _exchange
+                self._waiting.popleft()
+            for number, pending in sorted(self._running.items(), key=lambda item: item[0], reverse=True):
                 if number in finished:
                     self._ended.appendleft((pending, None))
                 else:
@@ -453,6 +455,10 @@ class CollectiveQueue:
                     prompt.__exit__()
                 else:
                     self._tellers.tell(pending, problem)
+        if self._lost is not None:  # the queue's thread goes on driving, and drain() waits
+            with self._lock:
+                if not self._pending:
+                    self._drained.notify_all()
 
     def _exchange(self) -> bool:
         """Between two runs: give the engine what was submitted, take what is done. No callback runs under the lock.

@@ -33,6 +33,9 @@ _LOOK_S = 0.1
 _FOREVER = timedelta(days=24)  # we end waits ourselves; Gloo adds milliseconds of it in 32 bits
 
 
+_abandoned: list[Any] = []  # what Gloo's threads may still use when nobody else does
+
+
 class _BoundedStore:
     """A store's calls in a thread of their own, so that none waits for longer than it may: PyTorch's wait for ever, once the
     store's host is out of reach."""
@@ -83,11 +86,15 @@ class GlooPeers:
         self._failure: Callable[[], SwitchSumError | None] = lambda: None
         self._parted = threading.Event()
         self._beating: threading.Thread | None = None
+        self._given_up = False
         self._beats: dict[int, tuple[int, float]] = {}  # of the others: count, and when it was first seen
         self._looked_at = 0.0
         self._generation = 0
-        self._abandoned: list[Any] = []  # what Gloo may write to after we have given up
-        self._ask("set", f"host/{rank}", f"host {socket.gethostname()}, pid {os.getpid()}")
+        try:
+            self._ask("set", f"host/{rank}", f"host {socket.gethostname()}, pid {os.getpid()}", limit_s=_MEETING_S)
+        except RuntimeError as error:
+            self._store.close()
+            raise PeersLost(f"the group's store, in rank 0 or torchrun, does not answer: {error}") from None
 
     def meet(self, generation: int, failure: Callable[[], SwitchSumError | None]) -> None:
         self._generation, self._failure = generation, failure
@@ -111,11 +118,16 @@ class GlooPeers:
         self._parted.set()
         if self._beating is not None:
             self._beating.join()
-        if self._abandoned:
+        if self._given_up:
             # Gloo's threads wait for the lost rank, and its destructor would wait for them: so it never runs.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
             self._group = None
         # Else the group stays: who is done first must not close its sockets on those who read from them still.
+
+    @property
+    def group(self) -> Any:
+        """The Gloo group of the last meeting, if there was one."""
+        return self._group
 
     def close(self) -> None:
         """Leave, when all others do or after a moment."""
@@ -155,9 +167,11 @@ class GlooPeers:
 
     def _reduce(self, numbers: npt.NDArray[Any], options: Any) -> None:
         options.timeout = _FOREVER
-        tensor = torch.frombuffer(numbers, dtype=getattr(torch, str(numbers.dtype)))
+        # A copy: should we give up, Gloo may still write when the lost rank goes on, and these are their owner's again then.
+        tensor = torch.from_numpy(numbers.copy())
         with self._explained("a sum without the switch failed"):
-            self._run(self._group.allreduce([tensor], options), tensor, numbers)
+            self._run(self._group.allreduce([tensor], options), tensor)
+        numbers[:] = tensor.numpy()
 
     def _run(self, work: Any, *kept: object) -> None:
         """Wait for Gloo, as long as nobody is lost. `kept`: what it writes to, even after we have given up."""
@@ -171,8 +185,9 @@ class GlooPeers:
                 return
             try:
                 self._check()
-            except SwitchSumError:
-                self._abandoned += [work, *kept]
+            except BaseException:  # also the store's: whatever it is, Gloo goes on
+                self._given_up = True
+                _abandoned.extend([work, *kept])
                 raise
 
     def _check(self) -> None:

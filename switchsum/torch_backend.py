@@ -30,6 +30,7 @@ from switchsum.gloo_peers import GlooPeers
 from switchsum.host_agent.agent import Agent, Terms
 from switchsum.host_agent.credentials import IN_THE_CLEAR
 from switchsum.host_agent.errors import ControllerUnreachable, SwitchFull, SwitchSumError
+from switchsum.host_agent.policy import OnLoss
 from switchsum.host_agent.promptness import prompt
 from switchsum.log_format import log_library
 from switchsum.profiling import profiled
@@ -337,12 +338,12 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
             return  # a forked child that ends must not take its parent out of the job
         self.controller = ""
         _metrics.remove(self._agent)
-        if self._agent is not None and self._agreement is not None:
+        if self._link is not None and self._agreement is not None:
             self._agreement.finish()
-            self._agent.close()
-            self._agreement.close()
-        if self._link is not None:
-            self._link.peers.close()
+            try:
+                self._link.close()
+            finally:
+                self._agreement.close()
         for staging in self._stagings.values():
             staging.close()
         if self._nccl is not None:
@@ -501,7 +502,9 @@ def _shut_down() -> None:
 def _spare_gloo() -> None:
     """In a forked child: Gloo's destructor would wait, at the child's end, for threads of the parent's. So it never runs."""
     for group in list(_groups):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group._gloo))
+        peers = group._link.peers if group._link is not None else None
+        for gloo in (group._gloo, peers.group if peers is not None else None):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(gloo))
 
 
 os.register_at_fork(after_in_child=_spare_gloo)
@@ -577,7 +580,7 @@ def create_process_group(store: Any, rank: int, size: int, timeout: timedelta) -
     except BaseException:
         _metrics.remove(None if link is None else link.agent)
         if link is not None:
-            link.agent.close()
+            link.close()
         raise
     if _default_group is None or _default_group() is None:
         _default_group = weakref.ref(group)
@@ -589,8 +592,15 @@ class _Link:
     """A group's tie to the switch, and to its ranks without it."""
 
     agent: Agent
-    peers: GlooPeers
+    peers: GlooPeers | None  # None: the job fails without the switch
     controller: str
+
+    def close(self) -> None:
+        try:
+            self.agent.close()
+        finally:
+            if self.peers is not None:
+                self.peers.close()
 
 
 def _join(store: Any, rank: int, size: int, timeout: timedelta, settings: Settings) -> _Link | None:
@@ -602,7 +612,7 @@ def _join(store: Any, rank: int, size: int, timeout: timedelta, settings: Settin
         store.set("switchsum/job", f"{settings.job}-{os.urandom(4).hex()}" if settings.job else os.urandom(8).hex())
     agent: Agent | None = None
     refusal: SwitchSumError | None = None
-    peers = GlooPeers(store, rank, size)
+    peers = GlooPeers(store, rank, size) if settings.on_loss is not OnLoss.FAIL else None
     lost = any(group.agent is not None and group.agent.path == "gloo" for group in _groups)
     try:
         terms = Terms(
@@ -638,8 +648,12 @@ def _join(store: Any, rank: int, size: int, timeout: timedelta, settings: Settin
                     extra={"job": store.get("switchsum/job").decode(), "rank": rank},
                 )  # fmt: skip
             _told_full = True
+            if peers is not None:
+                peers.close()
             return None
     if agent is None:
+        if peers is not None:
+            peers.close()
         assert refusal is not None
         raise refusal
     return _Link(agent, peers, controller)
