@@ -1,8 +1,11 @@
 """What holds for every test."""
 
+import logging
 import os
 import signal
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 # No deadline: the first example pays for compiling, and timings are not asserted in tests.
@@ -14,3 +17,14 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 # opposed to "ignore", is reset when a child is executed.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Commands that run inside a test set logging up for the whole process, and the next test reads its standard error."""
+    loggers = [logging.getLogger(), logging.getLogger("switchsum")]
+    kept = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, (handlers, level, propagate) in zip(loggers, kept, strict=True):
+        logger.handlers[:], logger.propagate = handlers, propagate
+        logger.setLevel(level)

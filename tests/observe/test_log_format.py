@@ -9,7 +9,7 @@ import logging
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,24 +23,7 @@ from tests.controller.test_service import eventually
 from tests.controller.worker import Worker
 
 ROOT = Path(__file__).resolve().parents[2]
-OURS = (JsonFormatter, TextFormatter)
 Workers = Callable[[ControllerDaemon | str, int], list[Worker]]
-
-
-@pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    """Handlers, level and propagation of the two loggers that are set; at first as in a new process."""
-    ours = logging.getLogger("switchsum")
-    loggers = [logging.getLogger(), ours]
-    kept = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
-    for logger in loggers:
-        logger.handlers[:] = [handler for handler in logger.handlers if not isinstance(handler.formatter, OURS)]
-    ours.setLevel(logging.NOTSET)
-    ours.propagate = True
-    yield
-    for logger, (handlers, level, propagate) in zip(loggers, kept, strict=True):
-        logger.handlers[:], logger.propagate = handlers, propagate
-        logger.setLevel(level)
 
 
 def record(message: str, *arguments: object, **extra: object) -> logging.LogRecord:
