@@ -38,6 +38,7 @@ MAX_NAME = 256  # characters of a job's name
 HISTORY = 16  # ended jobs kept for Inspect
 DESCRIPTION_WAIT_S = 1.0  # how long ranks have to say which collective they are in
 CLEANING_S = 10.0  # how long a job waits for slots of jobs that have ended and are being taken off the switch
+REFUSAL_S = 10.0  # how long a job that found the switch full is refused to its other ranks, too
 PROMISE_S = 60.0  # how long the slots of a job that shrinks are kept for it
 
 
@@ -204,6 +205,15 @@ class Job:
         return 0.0 if self.active_at is None else max(now - self.active_at, 0.0)
 
 
+@dataclass
+class _TurnedAway:
+    """A job that found the switch full: what was said, to which ranks, and how long the others are told the same."""
+
+    sentence: str
+    ranks: set[int]
+    until: float
+
+
 @dataclass(frozen=True)
 class _Promise:
     """Slots that are kept for a job that shrinks, until its ranks have joined again, or until `until`."""
@@ -307,6 +317,7 @@ class Registry:
         self._member_jobs: dict[str, Job] = {}  # by key, for members of jobs that have not ended
         self._queue: list[Job] = []  # QUEUED ones, the first come first
         self._promises: dict[tuple[str, str], _Promise] = {}  # by the job's identity
+        self._turned_away: dict[tuple[str, str], _TurnedAway] = {}  # likewise
         self._away: tuple[str, float] | None = None  # the switch does not answer: a sentence, and since when
         self._incarnation: int | None = None  # of the program on the switch
         self._ticked_at: float | None = None
@@ -353,6 +364,8 @@ class Registry:
         job = self._forming((application.tenant, application.job_name))
         if job is not None:
             self._check_agreement(job, application)
+        else:
+            self._check_refused(application, now)
         self._check_rank(application)
         if application.elements not in (0, self.elements):
             raise Refused(
@@ -393,10 +406,26 @@ class Registry:
         )
         slots = None if self._queue and promise is None else self._allocate(job)
         if slots is None and promise is None and not application.queue_s and (self._queue or not self._make_room(job, now)):
-            raise Full(self._shortage(job))
+            shortage = self._shortage(job)
+            self._turned_away[identity] = _TurnedAway(shortage, {application.rank}, now + REFUSAL_S)
+            raise Full(shortage)
         job.slots = slots or range(0)
         self._jobs.append(job)
         return job
+
+    def _check_refused(self, application: Application, now: float) -> None:
+        """What one rank of a job was told all are told: else those who come when there is room would wait for it in vain."""
+        identity = (application.tenant, application.job_name)
+        refused = self._turned_away.get(identity)
+        if refused is None:
+            return
+        if application.rank in refused.ranks or now >= refused.until:  # another attempt
+            del self._turned_away[identity]
+            return
+        refused.ranks.add(application.rank)
+        if len(refused.ranks) >= application.world_size:
+            del self._turned_away[identity]
+        raise Full(refused.sentence)
 
     def _install(self, job: Job) -> None:
         job.state = State.INSTALLING
@@ -755,6 +784,7 @@ class Registry:
                 if member.lease_until is not None:
                     member.lease_until = max(member.lease_until, now + self._lease_s)
         self._ticked_at = now
+        self._turned_away = {job: refused for job, refused in self._turned_away.items() if now < refused.until}
         if self._away is not None and now - self._away[1] >= self._lease_s:
             self.end_all(Cause.SWITCH_LOST, self._away[0])
         for job in list(self._jobs):

@@ -526,3 +526,34 @@ def test_epochs_rise_when_they_come_round_as_well() -> None:
 def test_an_ending_says_whether_the_job_may_go_on(cause: Cause) -> None:
     to_blame = {Cause.FINISHED, Cause.LOST_WORKER, Cause.MISMATCH, Cause.FAILED}
     assert jobs.Ended(cause, "so").resumable == (cause not in to_blame)
+
+
+def test_a_job_that_finds_the_switch_full_is_refused_to_all_its_ranks() -> None:
+    """Else whoever comes when there is room again waits for those who were refused."""
+    machine = registry()
+    form(machine, "big", slots=TOTAL)
+    installed(machine)
+    with pytest.raises(Full) as first:
+        join(machine, application(0, 3, "late", slots=8), now=1.0)
+    finish(machine, "big")
+    for rank in (1, 2):
+        with pytest.raises(Full) as other:
+            join(machine, application(rank, 3, "late", slots=8), now=2.0)
+        assert str(other.value) == str(first.value)
+    for rank in (2, 0, 1):
+        join(machine, application(rank, 3, "late", slots=8), now=3.0)
+    assert installed(machine) == ["late"]
+
+
+@pytest.mark.parametrize(("rank", "now"), [(0, 1.5), (1, 1.0 + jobs.REFUSAL_S)])
+def test_another_attempt_is_a_new_one(rank: int, now: float) -> None:
+    """A rank that asks once more, or much later than the others, is no longer the job that was refused."""
+    machine = registry()
+    form(machine, "big", slots=TOTAL)
+    installed(machine)
+    with pytest.raises(Full):
+        join(machine, application(0, 2, "late", slots=8), now=1.0)
+    finish(machine, "big")
+    join(machine, application(rank, 2, "late", slots=8), now=now)
+    join(machine, application(1 - rank, 2, "late", slots=8), now=now)
+    assert installed(machine) == ["late"]
