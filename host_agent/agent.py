@@ -192,9 +192,9 @@ class Agent:
     def _begin_detour(self, generation: int, reason: SwitchSumError) -> None:
         assert self._peers is not None
         self._lost_at = time.monotonic()
-        log = logger.warning if self._terms.rank == 0 else logger.info
         way = "wait" if self._terms.on_loss is OnLoss.WAIT else "go over Gloo"
-        log(
+        logger.log(
+            self._level,
             "job %r, rank %d: sums %s until the switch is back: %s",
             self._terms.job_name, self._terms.rank, way, reason, extra=self._log_fields(),
         )  # fmt: skip
@@ -238,19 +238,13 @@ class Agent:
             if self._stop.is_set():  # close() has looked for an attempt before
                 client.close()
                 return
+            membership: _Membership | None = None
             try:
                 membership = _apply(client, self._terms, self._transport, _ATTEMPT_S)
-            except SwitchSumError as error:
-                logger.info(
-                    "job %r, rank %d: not back yet: %s",
-                    self._terms.job_name, self._terms.rank, error, extra=self._log_fields(),
-                )  # fmt: skip
-                continue
-            if self._stop.is_set():
-                client.close()
-                return
-            self._start(membership)
-            try:
+                if self._stop.is_set():
+                    client.close()
+                    return
+                self._start(membership)
                 membership.engine = self._try_out(membership)
             except SwitchSumError as error:
                 logger.info(
@@ -258,7 +252,7 @@ class Agent:
                 )
                 if self._stop.is_set():
                     client.leave()
-                else:
+                elif membership is not None:
                     client.report_switch_silent(str(error), "none")  # the others must not wait for us in this epoch
                 client.close()
                 continue
@@ -306,13 +300,18 @@ class Agent:
             self._member = candidate
             self._met.clear()
         logger.log(
-            logging.WARNING if self._terms.rank == 0 else logging.INFO,
+            self._level,
             "job %r, rank %d: sums go through the switch again, in epoch %d, after %.1f s",
             self._terms.job_name, self._terms.rank, epoch, time.monotonic() - self._lost_at,
             extra=self._log_fields() | {"epoch": epoch},
         )  # fmt: skip
         assert candidate.engine is not None
         return candidate.engine
+
+    @property
+    def _level(self) -> int:
+        """Of what all ranks have to tell: once is enough for people."""
+        return logging.WARNING if self._terms.rank == 0 else logging.INFO
 
     def _log_fields(self) -> dict[str, object]:
         """What a log line tells beside its words; the epoch is the past one while the switch is lost."""

@@ -267,11 +267,8 @@ class CollectiveQueue:
             return
         with self._lock:
             if self._lost is None:
+                self._call_driver()
                 self._lost = reason
-                if self._driver is None:
-                    self._needed.notify()
-                else:
-                    self._transport.wake()
 
     @property
     def path(self) -> str:
