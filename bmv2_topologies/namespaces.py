@@ -172,16 +172,18 @@ def command_inside(namespace: str, command: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Shaper:
-    """What a token bucket has let through: bytes as it counts them, each segment with its own headers; packets it dropped."""
+    """What a token bucket has let through: bytes and packets as it counts them, each segment with its own headers; packets that
+    it dropped."""
 
     sent_bytes: int
+    sent_packets: int
     dropped: int
 
 
 def shapers(namespace: str) -> dict[str, Shaper]:
     """The token buckets of a namespace, by interface."""
     found = json.loads(run("tc", "-n", namespace, "-s", "-j", "qdisc", "show"))
-    return {each["dev"]: Shaper(each["bytes"], each["drops"]) for each in found if each["kind"] == "tbf"}
+    return {each["dev"]: Shaper(each["bytes"], each["packets"], each["drops"]) for each in found if each["kind"] == "tbf"}
 
 
 def turn_off(namespace: str, interface: str, offloads: Iterable[str]) -> None:

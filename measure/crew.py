@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from switchsum.measure.channel import Channel, Closed
+from switchsum.measure.samples import Carried
 
 _LOOK_S = 0.2  # how often the fabric is looked at while answers are awaited
 # When one rank says that something failed, a peer's death may be the cause, and is heard a moment later.
@@ -20,20 +21,16 @@ class BenchmarkFailed(RuntimeError):
     """The experiment cannot go on; the text names the rank and says why."""
 
 
-@dataclass(frozen=True)
-class LinkCounters:
-    """By rank: bytes (sent, received) over its link. `queue_drops`: packets that full queues of the links dropped, in all."""
-
-    carried: list[tuple[int, int]]
-    queue_drops: int
-
-
 class Site(Protocol):
     """Where a crew works: a rack, loopback, or real hosts."""
 
     @property
     def labels(self) -> Sequence[str]:
         """What each rank is called in errors, such as "worker 2 (w2)"."""
+
+    @property
+    def hosts(self) -> Sequence[int]:
+        """By rank: the number of the host that it is on."""
 
     @property
     def rendezvous(self) -> str:
@@ -47,8 +44,8 @@ class Site(Protocol):
     def switch_pids(self) -> Sequence[int]:
         """Processes of the switch, if it is on this machine."""
 
-    def link_counters(self) -> LinkCounters | None:
-        """What the links have carried until now; None where only the workers can tell."""
+    def link_counters(self) -> list[Carried] | None:
+        """By host: what its link has carried until now; None where only the workers can tell."""
 
     def obituary(self, rank: int) -> str | None:
         """How a rank's process ended and what it said last; None if it lives, or is on another host."""
@@ -106,22 +103,22 @@ class Crew:
 
     def ask(self, command: str, patience_s: float, /, **values: Any) -> list[dict[str, Any]]:
         """Have every rank do something; the answers by rank. Raises BenchmarkFailed naming the rank that failed."""
-        return self.ask_each(command, patience_s, [values] * self.ranks)
+        return self.ask_each(command, patience_s, dict.fromkeys(range(self.ranks), values))
 
-    def ask_each(self, command: str, patience_s: float, values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Like ask(), with values of its own for each rank."""
-        for rank, member in enumerate(self._members):
+    def ask_each(self, command: str, patience_s: float, values: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Like ask(), of some ranks, each with values of its own; the answers in the order of `values`."""
+        for rank, named in values.items():
             try:
-                member.channel.send(do=command, **values[rank])
+                self._members[rank].channel.send(do=command, **named)
             except Closed:
                 raise BenchmarkFailed(self._death(rank)) from None
         answers: dict[int, dict[str, Any]] = {}
         failed: list[str] = []
         deadline = time.monotonic() + patience_s
         with selectors.DefaultSelector() as selector:
-            for rank, member in enumerate(self._members):
-                selector.register(member.channel, selectors.EVENT_READ, rank)
-            while len(answers) < self.ranks:
+            for rank in values:
+                selector.register(self._members[rank].channel, selectors.EVENT_READ, rank)
+            while len(answers) < len(values):
                 ready = selector.select(min(_LOOK_S, max(0.0, deadline - time.monotonic())))
                 for key, _ in ready:
                     rank = key.data
@@ -134,15 +131,15 @@ class Crew:
                         failed.append(f"{self.site.labels[rank]}: {answers[rank]['error']}")
                         deadline = min(deadline, time.monotonic() + _CAUSE_S)
                 if not ready:
-                    self._look([rank for rank in range(self.ranks) if rank not in answers])
+                    self._look([rank for rank in values if rank not in answers])
                     if time.monotonic() > deadline:
                         break
         if failed:
             self._look(range(self.ranks))
             raise BenchmarkFailed(failed[0])
-        if missing := [self.site.labels[rank] for rank in range(self.ranks) if rank not in answers]:
+        if missing := [self.site.labels[rank] for rank in values if rank not in answers]:
             raise BenchmarkFailed(f"{', '.join(missing)} did not answer within {patience_s:g} s ({command}); see --timeout")
-        return [answers[rank] for rank in range(self.ranks)]
+        return [answers[rank] for rank in values]
 
     def _look(self, ranks: Sequence[int]) -> None:
         """Raise BenchmarkFailed if one of these ranks, or something of the fabric, has ended."""

@@ -1,27 +1,25 @@
-"""The protocol of the experiment (DESIGN section 8; gloo's benchmark runner is the model).
+"""The protocol of every benchmark (DESIGN section 8; gloo's benchmark runner is the model).
 
-For each size: every transport's sum is verified, then it warms up, and the median of that tells how many iterations fill a
-turn; all ranks run as many. Then the transports take turns, so that what else the machine does meets all alike. An iteration
-begins at the same moment on all ranks and its time is the slowest rank's. Each turn's last result is verified again.
+For each payload: every transport is verified and warmed up. Then the transports take turns, run by run, so that what else the
+machine does meets all alike. After each run its last result is verified again. What differs between benchmarks is how a run
+is made: see allreduce.AllReduce and calls.Calls.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from switchsum.measure import formulas, processor
+from switchsum.measure import processor
 from switchsum.measure.crew import Crew
-from switchsum.measure.payload import ITEM_BYTES, differing_elements
-from switchsum.measure.samples import Series, Turn
-from switchsum.measure.transports import DESCRIPTIONS
+from switchsum.measure.manifest import Buffer
+from switchsum.measure.samples import Carried, Run, Series
 from switchsum.measure.worker import machine
 
-MOST_ITERATIONS = 400  # a turn
 _IDLE_S = 0.5  # in which nothing of ours runs
-_WARMUP_S = 3.0  # more warming up than that changes nothing
 _LEAD_NS = 300_000  # between "go" and the common start: reading the message, and
 _LEAD_PER_RANK_NS = 150_000  # waking a rank, on two cores that all of them share
 _JOIN_S, _JOIN_PER_RANK_S = 60.0, 10.0  # importing torch takes a core two to four seconds
@@ -31,55 +29,98 @@ Measured = Callable[[Series], None]  # a row is complete
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to measure. `sizes`: bytes of one rank's tensor. `elements`: 32-bit numbers a packet."""
+class Way:
+    """How payloads travel. `mode`: "serialized" or "non-serialized" where there is a choice, else "". `compiled`: whether it
+    uses the packet engine, which is compiled beforehand."""
 
-    sizes: Sequence[int]
-    transports: Sequence[str]
-    dtype: str = "float32"
+    transport: str
+    mode: str = ""
+    needs_switch: bool = False
+    compiled: bool = False
+
+    @property
+    def name(self) -> str:
+        """Unique in a plan; what workers know it by."""
+        return f"{self.transport}/{self.mode}" if self.mode else self.transport
+
+    @property
+    def label(self) -> str:
+        return f"{self.transport} {self.mode}" if self.mode == "serialized" else self.transport
+
+
+@dataclass(frozen=True)
+class Case:
+    """A payload by name: the buffers of one operation, of one worker."""
+
+    payload: str
+    buffers: Sequence[Buffer]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(buffer.size_bytes for buffer in self.buffers)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure. `elements`: 32-bit numbers a packet. `duration_s`: of a run."""
+
+    ways: Sequence[Way]
+    cases: Sequence[Case]
+    workers: int
+    servers: int = 0
     redop: str = "sum"
     elements: int = 256
-    turns: int = 5
-    turn_s: float = 0.5
-    warmup: int = 3
-    seed: int = 1
+    repeat: int = 5
+    duration_s: float = 10.0
+    warmup_s: float = 2.0
+    seed: int = 0
     timeout_s: float = 120.0
+    check: bool = False  # whether every operation's result is verified, instead of one after each run
     stages: bool = False  # whether to tell where the data path's time goes, in a run that is not timed
 
 
-class Experiment:
-    """Runs a plan. `crews`: transport -> the ranks that run it; several transports may share a crew.
+@dataclass
+class Timeline:
+    """What was going on when, on the coordinator's CLOCK_MONOTONIC: for pictures of resources over time."""
+
+    marks: list[tuple[float, str]] = field(default_factory=list)  # (seconds, what begins)
+
+
+class Experiment(ABC):
+    """Runs a plan. `crews`: name of a Way -> the processes that run it; several may share a crew.
 
     `busy_before`: share of the machine's cores that others used when all ranks were there and idle.
     """
 
+    benchmark: str
     busy_before = 0.0
 
     def __init__(self, plan: Plan, crews: Mapping[str, Crew], told: Told, measured: Measured) -> None:
         self._plan, self._crews, self._told, self._measured = plan, crews, told, measured
-        self._steps = 1 + len(plan.sizes) * len(plan.transports) * (1 + plan.turns)
+        self._steps = 1 + len(plan.cases) * len(plan.ways) * (1 + plan.repeat)
         self._step = 0
-        self._compares: dict[str, bool] = {}
+        self.timeline = Timeline()
         here = machine()
         self._one_clock = {id(crew): all(hello["machine"] == here for hello in crew.hellos) for crew in crews.values()}
 
     @property
     def _distinct_crews(self) -> list[Crew]:
-        return list({id(self._crews[name]): self._crews[name] for name in self._plan.transports}.values())
+        return list({id(self._crews[way.name]): self._crews[way.name] for way in self._plan.ways}.values())
 
     def run(self) -> list[Series]:
-        """Everything, in the order of the table: by size, then by transport. Raises BenchmarkFailed."""
+        """Everything, in the order of the table: by payload, then by transport. Raises BenchmarkFailed."""
         self._tell("ranks meet")
         for crew in self._distinct_crews:
-            patience_s = _JOIN_S + _JOIN_PER_RANK_S * crew.ranks
-            crew.ask("join", patience_s, rendezvous=crew.site.rendezvous, timeout_s=self._plan.timeout_s)
-        for name in self._plan.transports:
-            self._open(name)
+            if any(self._needs_torch(way) for way in self._plan.ways if self._crews[way.name] is crew):
+                patience_s = _JOIN_S + _JOIN_PER_RANK_S * crew.ranks
+                crew.ask("join", patience_s, rendezvous=crew.site.rendezvous, timeout_s=self._plan.timeout_s)
+        for way in self._plan.ways:
+            self._open(way)
         busy, ticks = processor.machine_ticks()
         time.sleep(_IDLE_S)
         busy_after, ticks_after = processor.machine_ticks()
         self.busy_before = (busy_after - busy) / max(1, ticks_after - ticks)
-        series = [each for size in self._plan.sizes for each in self._measure(size)]
+        series = [each for case in self._plan.cases for each in self._measure(case)]
         for crew in self._distinct_crews:
             crew.ask("leave", self._plan.timeout_s)
             crew.dismiss()
@@ -89,118 +130,107 @@ class Experiment:
         self._step += 1
         self._told(what, self._step, self._steps)
 
-    def _open(self, name: str) -> None:
-        crew, plan = self._crews[name], self._plan
-        answers = crew.ask(
-            "open", plan.timeout_s, transport=name, elements=plan.elements, redop=plan.redop, timeout_s=plan.timeout_s
-        )
-        self._compares[name] = any(answer["compares_ranks"] for answer in answers)
-        if answers[0]["ports"] is None:
-            return
-        ring = [
-            {
-                "transport": name,
-                "following": [after["address"], after["ports"][0]],
-                "preceding": [before["address"], before["ports"][1]],
-            }
-            for before, after in zip(answers[-1:] + answers[:-1], answers[1:] + answers[:1], strict=True)
-        ]
-        crew.ask_each("connect", plan.timeout_s, ring)
+    @abstractmethod
+    def _needs_torch(self, way: Way) -> bool:
+        """Whether it needs torch.distributed's default group."""
 
-    def _measure(self, size: int) -> list[Series]:
-        plan = self._plan
-        count = max(1, size // ITEM_BYTES[plan.dtype])
-        for crew in self._distinct_crews:
-            crew.ask("load", plan.timeout_s, count=count, dtype=plan.dtype, redop=plan.redop, seed=plan.seed)
-        rows = [
-            Series(
-                transport=name,
-                size_bytes=count * ITEM_BYTES[plan.dtype],
-                count=count,
-                dtype=plan.dtype,
-                redop=plan.redop,
-                ranks=self._crews[name].ranks,
-                link_rate_bps=self._crews[name].link_rate_bps,
-            )
-            for name in plan.transports
-        ]
-        iterations = {}
-        for row in rows:
-            self._tell(f"{row.transport} verifies and warms up")
-            self._iterate(row, None)
-            self._check(row)
-            while not row.warmup_s or (len(row.warmup_s) < plan.warmup and sum(row.warmup_s) < _WARMUP_S):
-                self._iterate(row, None)
-            iterations[row.transport] = formulas.iterations_for(statistics.median(row.warmup_s), plan.turn_s, MOST_ITERATIONS)
-        for number in range(plan.turns):
-            for row in rows:
-                self._tell(f"{row.transport}, run {number + 1} of {plan.turns}")
-                self._turn(row, number, iterations[row.transport])
-        for row in rows:
-            if plan.stages and DESCRIPTIONS[row.transport].needs_switch:
-                self._profile(row, iterations[row.transport])
+    @abstractmethod
+    def _open(self, way: Way) -> None:
+        """Connect the ranks."""
+
+    @abstractmethod
+    def _load(self, case: Case) -> None:
+        """Give the ranks the payload of the next rows."""
+
+    @abstractmethod
+    def _series(self, case: Case, way: Way) -> Series:
+        """An empty row."""
+
+    @abstractmethod
+    def _warm_up(self, row: Series, way: Way) -> None:
+        """Operations for plan.warmup_s."""
+
+    @abstractmethod
+    def _operate(self, row: Series, way: Way, run: Run) -> None:
+        """A run's operations: its seconds, elapsed_s, usage and serialize_s."""
+
+    @abstractmethod
+    def _check(self, row: Series, way: Way) -> None:
+        """Verify a result: row.wrong and row.checked."""
+
+    def _after(self, row: Series, way: Way) -> None:  # noqa: B027  what most benchmarks need not do
+        """When all runs of a row are made."""
+
+    def _measure(self, case: Case) -> list[Series]:
+        self._load(case)
+        rows = [self._series(case, way) for way in self._plan.ways]
+        both = list(zip(rows, self._plan.ways, strict=True))
+        for row, way in both:
+            self._tell(f"{way.label} verifies and warms up")
+            self._check(row, way)
+            self._warm_up(row, way)
+        for number in range(self._plan.repeat):
+            for row, way in both:
+                self._tell(f"{way.label}, run {number + 1} of {self._plan.repeat}")
+                self._run(row, way, number)
+        for row, way in both:
+            self._after(row, way)
             self._measured(row)
         return rows
 
-    def _iterate(self, row: Series, turn: Turn | None) -> None:
-        """One operation; `turn` None: to warm up."""
-        crew = self._crews[row.transport]
-        crew.ask("ready", self._plan.timeout_s)
-        pids = crew.site.switch_pids if turn is not None and DESCRIPTIONS[row.transport].needs_switch else ()
+    def _run(self, row: Series, way: Way, number: int) -> None:
+        run = Run(number)
+        self.timeline.marks.append((time.monotonic(), f"{row.benchmark} {way.label} {row.payload} run {number + 1}"))
+        before = self._count(way)
         busy, ticks = processor.machine_ticks()
-        switch_ns = sum(map(processor.process_ns, pids))
-        lead = _LEAD_NS + _LEAD_PER_RANK_NS * crew.ranks
-        at = time.monotonic_ns() + lead if self._one_clock[id(crew)] else None
-        answers = crew.ask("go", self._plan.timeout_s, transport=row.transport, at_ns=at)
-        if turn is None:
-            row.warmup_s.append(max(answer["ns"] for answer in answers) / 1e9)
-            return
-        if pids:
-            turn.switch_cpu_s = (turn.switch_cpu_s or 0.0) + (sum(map(processor.process_ns, pids)) - switch_ns) / 1e9
+        self._operate(row, way, run)
         busy_after, ticks_after = processor.machine_ticks()
-        turn.machine_busy_ticks += busy_after - busy
-        turn.machine_ticks += ticks_after - ticks
-        turn.seconds.append([answer["ns"] / 1e9 for answer in answers])
-        turn.cpu_s.append([answer["cpu_ns"] / 1e9 for answer in answers])
+        if not run.machine_ticks:
+            run.machine_busy_ticks, run.machine_ticks = busy_after - busy, ticks_after - ticks
+        after = self._count(way)
+        self._account(row, run, self._crews[way.name], before, after)
+        row.runs.append(run)
+        self._check(row, way)
 
-    def _turn(self, row: Series, number: int, iterations: int) -> None:
-        crew, turn = self._crews[row.transport], Turn(number)
-        before, links_before = crew.ask("counters", self._plan.timeout_s, transport=row.transport), crew.site.link_counters()
-        for _ in range(iterations):
-            self._iterate(row, turn)
-        after, links_after = crew.ask("counters", self._plan.timeout_s, transport=row.transport), crew.site.link_counters()
-        if links_before is not None and links_after is not None:
+    def _count(self, way: Way) -> tuple[list[dict[str, Any]], list[Carried] | None]:
+        crew = self._crews[way.name]
+        return crew.ask("counters", self._plan.timeout_s, transport=way.name), crew.site.link_counters()
+
+    def _account(
+        self,
+        row: Series,
+        run: Run,
+        crew: Crew,
+        before: tuple[list[dict[str, Any]], list[Carried] | None],
+        after: tuple[list[dict[str, Any]], list[Carried] | None],
+    ) -> None:
+        """What the links carried, and what was sent again or lost, between two counts."""
+        if before[1] is not None and after[1] is not None:
             row.link_source = "tbf"
-            pairs = [*zip(links_before.carried, links_after.carried, strict=True)]
-            turn.queue_drops = links_after.queue_drops - links_before.queue_drops
+            old, new = before[1], after[1]
         else:
             # An interface that ranks share, or loopback, tells nothing about one of them.
             alone = all(hello["alone"] and hello["interface"] not in ("", "lo") for hello in crew.hellos)
             row.link_source = source = "interface" if alone else "payload"
-            pairs = [(old[source], new[source]) for old, new in zip(before, after, strict=True)]
-        turn.link_bytes = [(new[0] - old[0], new[1] - old[1]) for old, new in pairs]
-        if after[0]["resent"] is not None:
-            turn.resent = sum(new["resent"] - old["resent"] for old, new in zip(before, after, strict=True))
-        turn.lost = sum(new["lost"] - old["lost"] for old, new in zip(before, after, strict=True))
-        row.turns.append(turn)
-        self._check(row)
+            old, new = ([Carried(**answer[source]) for answer in answers] for answers in (before[0], after[0]))
+        run.carried = [difference(end, start) for end, start in zip(new, old, strict=True)]
+        if after[0][0]["resent"] is not None:
+            run.resent = sum(end["resent"] - start["resent"] for end, start in zip(after[0], before[0], strict=True))
+        run.lost = sum(end["lost"] - start["lost"] for end, start in zip(after[0], before[0], strict=True))
 
-    def _profile(self, row: Series, iterations: int) -> None:
-        """A run that counts stages instead of being timed: counting takes time of its own."""
-        crew, plan = self._crews[row.transport], self._plan
-        for _ in range(iterations):
-            crew.ask("ready", plan.timeout_s)  # restoring the tensor is no part of the data path
-            crew.ask("start_profile", plan.timeout_s, transport=row.transport)
-            crew.ask("go", plan.timeout_s, transport=row.transport, at_ns=None)
-            answers = crew.ask("end_profile", plan.timeout_s, transport=row.transport)
-            row.stages += [(answer["stages"], answer["packets"]) for answer in answers]
+    def _start_ns(self, crew: Crew) -> int | None:
+        """A moment that all ranks can make, on CLOCK_MONOTONIC; None where their clocks differ."""
+        if not self._one_clock[id(crew)]:
+            return None
+        return time.monotonic_ns() + _LEAD_NS + _LEAD_PER_RANK_NS * crew.ranks
 
-    def _check(self, row: Series) -> None:
-        answers = self._crews[row.transport].ask("check", self._plan.timeout_s, transport=row.transport)
-        if answers[0]["wrong"] is None:
-            return
-        wrong = sum(answer["wrong"] for answer in answers)
-        if self._compares[row.transport]:
-            wrong += differing_elements([answer["checksums"] for answer in answers], row.count)
-        row.wrong = (row.wrong or 0) + wrong
-        row.checked += row.count * row.ranks
+
+def difference(after: Carried, before: Carried) -> Carried:
+    """What was carried between two counts."""
+    return Carried(
+        after.sent_bytes - before.sent_bytes,
+        after.received_bytes - before.received_bytes,
+        after.sent_packets - before.sent_packets,
+        after.received_packets - before.received_packets,
+        after.dropped - before.dropped,
+    )

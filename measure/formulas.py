@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 
 GIGA = 1e9  # bandwidths are decimal, sizes binary
+MEGA = 1e6
 
 # A full link: tbf counts all headers, and pauses between operations are not timed; what is missing to 100 % is start and end of
 # each operation. More than 100 % passes only on the credit that a token bucket gathers in a pause, and what passes on credit is

@@ -7,6 +7,8 @@ import socket
 import struct
 from pathlib import Path
 
+from switchsum.measure.samples import Carried
+
 _SIOCGIFADDR = 0x8915
 
 
@@ -23,17 +25,17 @@ def of_address(address: str) -> str:
     return ""
 
 
-def carried(name: str) -> tuple[int, int]:
-    """Bytes (sent, received) since it came up, in the network namespace of the calling process.
+def carried(name: str) -> Carried:
+    """Since it came up, in the network namespace of the calling process.
 
     Ethernet headers count; of a run of segments that the kernel carries as one, the headers of the first only.
     """
     for line in Path("/proc/self/net/dev").read_text().splitlines():
         found, _, numbers = line.partition(":")
         if found.strip() == name:
-            fields = numbers.split()
-            return int(fields[8]), int(fields[0])
-    return 0, 0
+            fields = [int(field) for field in numbers.split()]
+            return Carried(fields[8], fields[0], fields[9], fields[1], fields[3] + fields[11])
+    return Carried(0, 0)
 
 
 def rate_bps(name: str) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,9 +32,8 @@ def write(path: Path, rows: Sequence[Row], title: str, link_rate_bps: int | None
     axes = figure.subplots()
     for name in dict.fromkeys(row.transport for row in rows):
         mine = [row for row in rows if row.transport == name]
-        middle, least, most = (
-            [formulas.algbw(row.size_bytes, getattr(row, which)) for row in mine] for which in ("time", "slowest", "fastest")
-        )
+        by_run = [[formulas.algbw(row.size_bytes, seconds) for seconds in row.time.runs] for row in mine]
+        middle, least, most = ([of(runs) for runs in by_run] for of in (statistics.median, min, max))
         below = [value - low for value, low in zip(middle, least, strict=True)]
         above = [high - value for value, high in zip(middle, most, strict=True)]
         axes.errorbar(

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import time
 from pathlib import Path
+
+from switchsum.measure.samples import Usage
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def process_ns(pid: int) -> int:
@@ -21,3 +27,22 @@ def machine_ticks() -> tuple[int, int]:
     """(busy, all) clock ticks of all cores since boot."""
     ticks = [int(word) for word in Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]]
     return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+
+
+def usage() -> Usage:
+    """Of this process, all threads, since its start; its memory now."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+    return Usage(used.ru_utime, used.ru_stime, used.ru_nvcsw, used.ru_nivcsw, resident)
+
+
+def used_since(before: Usage) -> Usage:
+    """What usage() grew by."""
+    now = usage()
+    return Usage(
+        now.user_s - before.user_s,
+        now.system_s - before.system_s,
+        now.voluntary_switches - before.voluntary_switches,
+        now.involuntary_switches - before.involuntary_switches,
+        now.resident_bytes,
+    )

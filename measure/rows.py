@@ -3,92 +3,191 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from switchsum.measure import formulas
-from switchsum.measure.samples import Series, total
+from switchsum.measure import formulas, intervals
+from switchsum.measure.samples import Run, Series, total
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A mean over runs with the half-width of its 95 % interval, and the runs' own values."""
+
+    mean: float
+    ci95: float
+    runs: tuple[float, ...]
+
+    @classmethod
+    def of(cls, runs: Sequence[float]) -> Figure:
+        return cls(statistics.fmean(runs), intervals.half_width(runs), tuple(runs))
 
 
 @dataclass(frozen=True)
 class Row:
-    """Times in seconds, bandwidths in GB/s (1e9 bytes).
+    """Times in seconds, bandwidths in GB/s (1e9 bytes) and of p2p-bandwidth in MB/s (1e6 bytes).
 
-    time: median over the runs' medians, and their range. p50, p99: over all iterations. link_up, link_down: bytes that a
-    worker's link carried for an iteration, mean over workers and iterations, / time. worker_cpu: CPU seconds that one worker
-    spends on one GB of its tensor; switch_cpu: that the switch spends on one GB of tensor (of which every worker has one).
-    busy: share of the machine's cores.
+    headline: what the benchmark is about, in `unit`: p2p-latency "us" (one way: half a round trip), p2p-bandwidth "MB/s",
+    ps-throughput "RPC/s" of all workers together, allreduce "us" (the slowest worker's). time: an operation's mean (one way
+    in p2p-latency); p50, p99, fastest, slowest: over all operations of all runs. algbw, busbw, and linkbw (what the busier
+    direction of a link carried, mean over hosts) / time. worker_cpu: CPU seconds that one worker spends on one GB of its
+    payload; switch_cpu: that the switch spends. busy: share of the machine's cores. user_s to sent, received, dropped,
+    resent: of all processes (links) and all runs.
     """
 
+    benchmark: str
     transport: str
+    mode: str
+    payload: str
     size_bytes: int
-    count: int
+    buffers: int
     dtype: str
     redop: str
-    time: float
+    workers: int
+    servers: int
+    colocated: bool
+    unit: str
+    headline: Figure
+    time: Figure
     fastest: float
     slowest: float
     p50: float
     p99: float
-    iterations: int
-    runs: int
+    operations: int
     algbw: float
-    busbw: float
-    wrong: int | None
+    busbw: float | None
+    linkbw: float
     link_up: float
     link_down: float
     link_share: float | None
+    link_source: str
+    serialize: float | None  # of an operation, on both sides together; part of its time
+    wrong: int | None
+    largest_error: float | None
     worker_cpu: float
     switch_cpu: float | None
     busy: float
+    user_s: float
+    system_s: float
+    voluntary_switches: int
+    involuntary_switches: int
+    sent_bytes: int
+    received_bytes: int
+    dropped: int
     resent: int | None
     lost: int
     limited_by: str
     stages: dict[str, float] | None  # seconds a packet, by stage, over all ranks; None where it was not asked for
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What two rows of different files must share to be the same measurement."""
+        who = (self.workers, self.servers, self.colocated)
+        what = (self.payload, self.size_bytes, self.buffers, self.dtype, self.redop)
+        return (self.benchmark, self.transport, self.mode, *what, *who)
+
+    @property
+    def label(self) -> str:
+        """The transport as tables and pictures call it."""
+        return f"{self.transport} {self.mode}" if self.mode == "serialized" else self.transport
+
     @classmethod
     def of(cls, series: Series) -> Row:
-        medians = [statistics.median(turn.slowest_s) for turn in series.turns]
-        times = series.times()
-        elapsed = sum(times)
+        together = series.benchmark == "allreduce"  # all workers take part in one operation
+        halves = 2 if series.benchmark == "p2p-latency" else 1
+        by_run = [_times(run, together, halves) for run in series.runs]
+        times = [time for each in by_run for time in each]
+        time = Figure.of([statistics.fmean(each) for each in by_run])
+        elapsed = sum(run.elapsed_s for run in series.runs)
         moved_gb = series.size_bytes * len(times) / formulas.GIGA
-        time = statistics.median(medians)
+        # A worker's own share of what all of them moved one beside the other.
+        by_worker_gb = moved_gb if together else moved_gb / series.workers
+        hosts = len(series.runs[0].carried)
         up, down = (
-            sum(pair[direction] for turn in series.turns for pair in turn.link_bytes) / series.ranks / len(times) / time
-            for direction in (0, 1)
+            sum(getattr(each, direction) for run in series.runs for each in run.carried) / hosts / elapsed
+            for direction in ("sent_bytes", "received_bytes")
         )
-        share = 8 * max(up, down) / series.link_rate_bps if series.link_rate_bps else None
-        cpu = [sum(iteration[rank] for turn in series.turns for iteration in turn.cpu_s) for rank in range(series.ranks)]
-        switch_cpu = total([turn.switch_cpu_s for turn in series.turns])
-        busy = sum(turn.machine_busy_ticks for turn in series.turns) / max(1, sum(turn.machine_ticks for turn in series.turns))
-        resent = total([turn.resent for turn in series.turns])
-        algbw = formulas.algbw(series.size_bytes, time)
+        # The most that one link had to carry: with parameter servers not all have the same.
+        fullest = max(
+            (
+                sum(getattr(run.carried[host], direction) for run in series.runs) / elapsed
+                for host in range(hosts)
+                for direction in ("sent_bytes", "received_bytes")
+            ),
+        )
+        share = 8 * fullest / series.link_rate_bps if series.link_rate_bps else None
+        cpu = [sum(run.usage[rank].user_s + run.usage[rank].system_s for run in series.runs) for rank in _ranks(series)]
+        switch_cpu = total([run.switch_cpu_s for run in series.runs])
+        busy = sum(run.machine_busy_ticks for run in series.runs) / max(1, sum(run.machine_ticks for run in series.runs))
+        serialize = total([run.serialize_s for run in series.runs])
+        resent = total([run.resent for run in series.runs])
+        algbw = formulas.algbw(series.size_bytes, time.mean)
+        carried = [each for run in series.runs for each in run.carried]
+        usage = [each for run in series.runs for each in run.usage]
+        unit, headline = _headline(series, time)
         return cls(
+            benchmark=series.benchmark,
             transport=series.transport,
+            mode=series.mode,
+            payload=series.payload,
             size_bytes=series.size_bytes,
-            count=series.count,
+            buffers=series.buffers,
             dtype=series.dtype,
             redop=series.redop,
+            workers=series.workers,
+            servers=series.servers,
+            colocated=bool(set(series.hosts[: series.workers]) & set(series.hosts[series.workers :])),
+            unit=unit,
+            headline=headline,
             time=time,
-            fastest=min(medians),
-            slowest=max(medians),
+            fastest=min(times),
+            slowest=max(times),
             p50=formulas.percentile(times, 0.5),
             p99=formulas.percentile(times, 0.99),
-            iterations=len(times),
-            runs=len(medians),
+            operations=len(times),
             algbw=algbw,
-            busbw=algbw * formulas.bus_factor(series.ranks),
-            wrong=series.wrong,
+            busbw=algbw * formulas.bus_factor(series.workers) if together else None,
+            linkbw=fullest / formulas.GIGA,
             link_up=up / formulas.GIGA,
             link_down=down / formulas.GIGA,
             link_share=share,
-            worker_cpu=sum(cpu) / series.ranks / moved_gb,
+            link_source=series.link_source,
+            serialize=None if serialize is None else serialize / len(times) / halves,
+            wrong=series.wrong,
+            largest_error=series.largest_error,
+            worker_cpu=sum(cpu[: series.workers]) / series.workers / by_worker_gb,
             switch_cpu=None if switch_cpu is None else switch_cpu / moved_gb,
             busy=busy,
+            user_s=sum(each.user_s for each in usage),
+            system_s=sum(each.system_s for each in usage),
+            voluntary_switches=sum(each.voluntary_switches for each in usage),
+            involuntary_switches=sum(each.involuntary_switches for each in usage),
+            sent_bytes=sum(each.sent_bytes for each in carried),
+            received_bytes=sum(each.received_bytes for each in carried),
+            dropped=sum(each.dropped for each in carried),
             resent=None if resent is None else int(resent),
-            lost=sum(turn.lost for turn in series.turns),
+            lost=sum(run.lost for run in series.runs),
             limited_by=formulas.limited_by(share, busy, max([*cpu, switch_cpu or 0.0]) / elapsed),
             stages=_stages(series),
         )
+
+
+def _ranks(series: Series) -> range:
+    return range(series.workers + series.servers)
+
+
+def _times(run: Run, together: bool, halves: int) -> list[float]:
+    if together:
+        return run.slowest_s
+    return [seconds / halves for worker in run.seconds for seconds in worker]
+
+
+def _headline(series: Series, time: Figure) -> tuple[str, Figure]:
+    if series.benchmark == "p2p-bandwidth":
+        return "MB/s", Figure.of([series.size_bytes * run.operations / run.elapsed_s / formulas.MEGA for run in series.runs])
+    if series.benchmark == "ps-throughput":
+        return "RPC/s", Figure.of([run.operations / run.elapsed_s for run in series.runs])
+    return "us", Figure.of([1e6 * seconds for seconds in time.runs])
 
 
 def _stages(series: Series) -> dict[str, float] | None:

@@ -1,4 +1,4 @@
-"""What an experiment leaves: every iteration of every rank, and what was counted beside them."""
+"""What an experiment leaves: every operation of every rank, and what was counted beside them."""
 
 from __future__ import annotations
 
@@ -6,49 +6,85 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
+@dataclass(frozen=True)
+class Usage:
+    """What one process used during a run: CPU seconds of all its threads, context switches, and its memory at the end."""
+
+    user_s: float
+    system_s: float
+    voluntary_switches: int
+    involuntary_switches: int
+    resident_bytes: int
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What one link carried during a run. Where `Series.link_source` is "payload": one process's UDP or TCP payload, without
+    headers and `packets`. `dropped`: packets that the link's queues or the interface dropped."""
+
+    sent_bytes: int
+    received_bytes: int
+    sent_packets: int = 0
+    received_packets: int = 0
+    dropped: int = 0
+
+
 @dataclass
-class Turn:
-    """One run: iterations of one transport and size without another's in between. Lists by iteration, then by rank."""
+class Run:
+    """One transport and payload without another's in between: the unit of statistics."""
 
     number: int
-    seconds: list[list[float]] = field(default_factory=list)
-    cpu_s: list[list[float]] = field(default_factory=list)  # of worker processes, all threads
+    seconds: list[list[float]] = field(default_factory=list)  # by worker: its operations, one after the other
+    elapsed_s: float = 0.0  # from the common start to the last worker's end; of allreduce, the sum of its operations
+    usage: list[Usage] = field(default_factory=list)  # by process: workers, then servers
+    carried: list[Carried] = field(default_factory=list)  # by host; by process where the source is "payload"
     switch_cpu_s: float | None = None  # None: no switch on this machine, or none in this transport's way
     machine_busy_ticks: int = 0
     machine_ticks: int = 0
-    link_bytes: list[tuple[int, int]] = field(default_factory=list)  # by rank: (sent, received)
-    resent: int | None = None  # packets or TCP segments, all ranks
+    serialize_s: float | None = None  # all processes together; None where buffers need not become one message
+    resent: int | None = None  # packets or TCP segments, all processes
     lost: int = 0
-    queue_drops: int | None = None  # what shapers of the links dropped, where there are any
+
+    @property
+    def operations(self) -> int:
+        """Of all workers; a sum of all workers is one."""
+        return sum(map(len, self.seconds))
 
     @property
     def slowest_s(self) -> list[float]:
-        """The time of each iteration: the slowest rank's."""
-        return [max(ranks) for ranks in self.seconds]
+        """Of operations in which all workers take part: the time of each, the slowest worker's."""
+        return [max(each) for each in zip(*self.seconds, strict=True)]
 
 
 @dataclass
 class Series:
-    """One row's samples. `size_bytes` of one rank's tensor."""
+    """One row's samples.
 
+    size_bytes: of one operation's payload (allreduce: of one worker's tensors). buffers: iovecs, or tensors. hosts: by
+    process (workers, then servers), the number of the host that it is on.
+    """
+
+    benchmark: str  # "p2p-latency", "p2p-bandwidth", "ps-throughput", "allreduce"
     transport: str
+    mode: str  # "serialized", "non-serialized"; "" where there is no choice
+    payload: str
     size_bytes: int
-    count: int
+    buffers: int
     dtype: str
-    redop: str
-    ranks: int
+    redop: str  # "" where nothing is summed
+    workers: int
+    servers: int
+    hosts: list[int]
+    lanes: int = 32  # bits of a number on its way through the switch
     link_rate_bps: int | None = None
-    link_source: str = ""  # "tbf", "interface" or "payload": see crew.Crew.carried
-    wrong: int | None = None  # None: nothing is summed
-    checked: int = 0  # elements
+    link_source: str = ""  # "tbf", "interface" or "payload"
+    wrong: int | None = None  # elements, or bytes where nothing is summed; None: nothing can be checked
+    checked: int = 0
+    largest_error: float | None = None  # of a sum, relative to the sum of magnitudes; None where it is exact
     warmup_s: list[float] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
     # Of a run of its own, by rank: seconds of each stage of the data path, and packets that the rank received in it.
     stages: list[tuple[dict[str, float], int]] = field(default_factory=list)
-
-    def times(self) -> list[float]:
-        """Of all iterations, in the order in which they ran."""
-        return [time for turn in self.turns for time in turn.slowest_s]
 
 
 def total(values: Sequence[float | None]) -> float | None:

@@ -2,75 +2,135 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from switchsum.measure.rows import Row
 
-# (title, unit, width); a column's text is right-aligned, two spaces between columns.
-_COLUMNS = (
-    ("size", "(B)", 10),
-    ("count", "(elements)", 10),
-    ("type", "", 8),
-    ("redop", "", 5),
-    ("transport", "", 11),
-    ("time", "(us)", 9),
-    ("min", "(us)", 9),
-    ("max", "(us)", 9),
-    ("p50", "(us)", 9),
-    ("p99", "(us)", 9),
-    ("algbw", "(GB/s)", 9),
-    ("busbw", "(GB/s)", 9),
-    ("#wrong", "", 6),
-    ("link up", "(GB/s)", 9),
-    ("down", "(GB/s)", 9),
-    ("link", "(%)", 5),
-    ("worker", "(s/GB)", 7),
-    ("switch", "(s/GB)", 7),
-    ("busy", "(%)", 4),
-    ("resent", "", 7),
-    ("limit", "", 5),
+
+@dataclass(frozen=True)
+class _Column:
+    title: str
+    unit: str
+    width: int  # text is right-aligned, two spaces between columns
+    cell: Callable[[Row], str]
+
+
+def _headline(digits: int) -> tuple[Callable[[Row], str], Callable[[Row], str]]:
+    return (lambda row: _significant(row.headline.mean, digits)), (lambda row: _significant(row.headline.ci95, 2))
+
+
+_TIME, _TIME_CI = (lambda row: _microseconds(row.time.mean)), (lambda row: _microseconds(row.time.ci95))
+_RATE, _RATE_CI = _headline(4)
+_PAYLOAD = (
+    _Column("payload", "", 16, lambda row: row.payload),
+    _Column("size", "(B)", 10, lambda row: str(row.size_bytes)),
+)
+_SPREAD = (
+    _Column("p50", "(us)", 9, lambda row: _microseconds(row.p50)),
+    _Column("p99", "(us)", 9, lambda row: _microseconds(row.p99)),
+)
+_LINK = (
+    _Column("linkbw", "(GB/s)", 9, lambda row: _significant(row.linkbw)),
+    _Column("link", "(%)", 5, lambda row: "-" if row.link_share is None else f"{100 * row.link_share:.1f}"),
+)
+_COSTS = (
+    _Column("worker", "(s/GB)", 7, lambda row: _significant(row.worker_cpu, 3)),
+    _Column("busy", "(%)", 4, lambda row: f"{100 * row.busy:.0f}"),
+    _Column("resent", "", 6, lambda row: _or_dash(row.resent)),
+    _Column("limit", "", 5, lambda row: row.limited_by),
+)
+_WRONG = (_Column("#wrong", "", 6, lambda row: _or_dash(row.wrong)),)
+_ALLREDUCE = (
+    _Column("size", "(B)", 10, lambda row: str(row.size_bytes)),
+    _Column("buffers", "", 7, lambda row: str(row.buffers)),
+    _Column("type", "", 8, lambda row: row.dtype),
+    _Column("redop", "", 5, lambda row: row.redop),
+    _Column("transport", "", 11, lambda row: row.label),
+    _Column("time", "(us)", 9, _TIME),
+    _Column("+-95%", "(us)", 7, _TIME_CI),
+    *_SPREAD,
+    _Column("algbw", "(GB/s)", 9, lambda row: _significant(row.algbw)),
+    _Column("busbw", "(GB/s)", 9, lambda row: _significant(row.busbw or 0.0)),
+    *_LINK,
+    *_WRONG,
+    _COSTS[0],
+    _Column("switch", "(s/GB)", 7, lambda row: "-" if row.switch_cpu is None else _significant(row.switch_cpu, 3)),
+    *_COSTS[1:],
+)
+
+
+def _calls(unit: str) -> tuple[_Column, ...]:
+    rate = () if unit == "us" else (_Column("rate", f"({unit})", 8, _RATE), _Column("+-95%", "", 7, _RATE_CI))
+    return (
+        *_PAYLOAD,
+        _Column("buffers", "", 7, lambda row: str(row.buffers)),
+        _Column("transport", "", 15, lambda row: row.label),
+        *rate,
+        _Column("time", "(us)", 9, _TIME),
+        _Column("+-95%", "(us)", 7, _TIME_CI),
+        *_SPREAD,
+        _Column("message", "(us)", 8, lambda row: "-" if row.serialize is None else _microseconds(row.serialize)),
+        *_LINK,
+        *_WRONG,
+        *_COSTS,
+    )
+
+
+_COLUMNS = {
+    "allreduce": _ALLREDUCE,
+    "p2p-latency": _calls("us"),
+    "p2p-bandwidth": _calls("MB/s"),
+    "ps-throughput": _calls("RPC/s"),
+}
+_RESOURCES = (
+    *_PAYLOAD,
+    _Column("transport", "", 15, lambda row: row.label),
+    _Column("user", "(s)", 8, lambda row: f"{row.user_s:.2f}"),
+    _Column("system", "(s)", 8, lambda row: f"{row.system_s:.2f}"),
+    _Column("voluntary", "switches", 9, lambda row: str(row.voluntary_switches)),
+    _Column("forced", "switches", 9, lambda row: str(row.involuntary_switches)),
+    _Column("sent", "(MB)", 9, lambda row: f"{row.sent_bytes / 1e6:.1f}"),
+    _Column("received", "(MB)", 9, lambda row: f"{row.received_bytes / 1e6:.1f}"),
+    _Column("dropped", "", 7, lambda row: str(row.dropped)),
+    _Column("resent", "", 7, lambda row: _or_dash(row.resent)),
 )
 BUSBW_NOTE = (
     "busbw = algbw * 2(n-1)/n, as nccl-tests defines it for sums made of messages between ranks. A switch that adds needs "
-    "fewer bytes, so its busbw may exceed the link's rate; link up and down are what a worker's link carried."
+    "fewer bytes, so its busbw may exceed the link's rate; linkbw is what the busiest direction of a link carried."
 )
 COLUMNS_NOTE = (
-    "time, min, max: median and range of the runs' medians; p50, p99: over all iterations; an iteration's time is the slowest "
-    "rank's. worker: CPU seconds a worker spends on a GB of its tensor; switch: the switch on a GB of tensor; busy: of all "
-    "cores. "
+    "time: mean over runs, with the half-width of its 95 % interval; p50, p99: over all operations. "
+    "worker: CPU seconds a worker spends on a GB of its payload; switch: the switch on a GB; busy: of all cores. "
     "limit: what held the row back: link (90 to 105 % of its rate), burst (more: credit from the pause before), cpu (75 % of "
     "all cores, or 95 % of one by one process); - if nothing was full."
 )
 
 
-def header(title: str) -> list[str]:
+def header(title: str, benchmark: str) -> list[str]:
     """Lines before the first row."""
-    titles, units = (" ".join(f"{column[which]:>{column[2] + 1}}" for column in _COLUMNS) for which in (0, 1))
-    return [f"# {title}", "#", f"#{titles[1:]}", f"#{units[1:]}"]
+    return [f"# {title}", "#", *_titles(_COLUMNS[benchmark])]
 
 
 def line(row: Row) -> str:
     """One row."""
-    cells = (
-        str(row.size_bytes),
-        str(row.count),
-        row.dtype,
-        row.redop,
-        row.transport,
-        *(_microseconds(seconds) for seconds in (row.time, row.fastest, row.slowest, row.p50, row.p99)),
-        _significant(row.algbw),
-        _significant(row.busbw),
-        _or_dash(row.wrong),
-        _significant(row.link_up),
-        _significant(row.link_down),
-        "-" if row.link_share is None else f"{100 * row.link_share:.1f}",
-        _significant(row.worker_cpu, 3),
-        "-" if row.switch_cpu is None else _significant(row.switch_cpu, 3),
-        f"{100 * row.busy:.0f}",
-        _or_dash(row.resent),
-        row.limited_by,
-    )
-    return " ".join(f"{cell:>{column[2] + 1}}" for cell, column in zip(cells, _COLUMNS, strict=True))
+    return _line(_COLUMNS[row.benchmark], row)
+
+
+def _titles(columns: Sequence[_Column]) -> list[str]:
+    titles = (" ".join(f"{getattr(column, which):>{column.width + 1}}" for column in columns) for which in ("title", "unit"))
+    return [f"#{text[1:]}" for text in titles]
+
+
+def _line(columns: Sequence[_Column], row: Row) -> str:
+    return " ".join(f"{column.cell(row):>{column.width + 1}}" for column in columns)
+
+
+def resource_lines(rows: Sequence[Row]) -> list[str]:
+    """A second table: what all processes of a row used, and what its links carried, over all runs."""
+    told = "# what all workers and servers used in all runs, and what the links carried and dropped"
+    return ["#", told, *_titles(_RESOURCES), *(f"#{_line(_RESOURCES, row)[1:]}" for row in rows)]
 
 
 def footer(rows: Sequence[Row], notes: Iterable[str] = ()) -> list[str]:
@@ -81,7 +141,8 @@ def footer(rows: Sequence[Row], notes: Iterable[str] = ()) -> list[str]:
         for row in rows
         if row.lost
     ]
-    told = [BUSBW_NOTE, COLUMNS_NOTE, *notes, *lost]
+    sums = any(row.busbw is not None for row in rows)
+    told = [*([BUSBW_NOTE] if sums else []), COLUMNS_NOTE, *notes, *lost]
     return [f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}", "#", *(f"# {note}" for note in told)]
 
 
@@ -122,13 +183,15 @@ def wrong_elements(rows: Sequence[Row]) -> int:
 
 
 def _microseconds(seconds: float) -> str:
+    if math.isnan(seconds):
+        return "-"
     micros = seconds * 1e6
     return f"{micros:.1f}" if micros < 1e5 else f"{micros:.0f}"
 
 
 def _significant(value: float, digits: int = 4) -> str:
-    if value == 0:
-        return "0"
+    if value == 0 or math.isnan(value):
+        return "-" if value else "0"
     text = f"{value:#.{digits}g}".rstrip(".")
     return f"{value:.0f}" if "e+" in text else text
 

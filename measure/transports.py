@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -26,10 +27,16 @@ class Description:
     name: str
     backend: str
     lanes: int = 32
+    needs_servers: bool = False
 
     @property
     def needs_switch(self) -> bool:
         return self.backend == "switchsum"
+
+    @property
+    def compiled(self) -> bool:
+        """Whether it uses the packet engine."""
+        return self.needs_switch or self.name == "limit"
 
 
 DESCRIPTIONS = {
@@ -74,8 +81,8 @@ class Transport(ABC):
         self.description = description
 
     @abstractmethod
-    def run(self, tensor: torch.Tensor) -> None:
-        """One operation, in place."""
+    def run(self, tensors: Sequence[torch.Tensor]) -> None:
+        """One operation, in place: all tensors under way at once."""
 
     @abstractmethod
     def wrong(self, subject: Payload, result: torch.Tensor) -> int | None:
@@ -125,10 +132,16 @@ class Collective(Transport):
         self._ranks = dist.get_world_size()
         self._packets_before = 0
 
-    def run(self, tensor: torch.Tensor) -> None:
-        self._dist.all_reduce(tensor, op=self._operation, group=self._group)
+    def run(self, tensors: Sequence[torch.Tensor]) -> None:
+        if len(tensors) == 1:
+            self._dist.all_reduce(tensors[0], op=self._operation, group=self._group)
+        else:
+            works = [self._dist.all_reduce(each, op=self._operation, group=self._group, async_op=True) for each in tensors]
+            for work in works:
+                work.wait()
         if self._divides:
-            tensor.div_(self._ranks)
+            for each in tensors:
+                each.div_(self._ranks)
 
     @property
     def compares_ranks(self) -> bool:  # type: ignore[override]
@@ -175,8 +188,8 @@ class Limit(Transport):
         super().__init__(description)
         self.ring = DatagramRing(address, elements)
 
-    def run(self, tensor: torch.Tensor) -> None:
-        self.untimed_ns = self.ring.exchange(self.ring.datagrams(tensor.numel()))
+    def run(self, tensors: Sequence[torch.Tensor]) -> None:
+        self.untimed_ns = self.ring.exchange(sum(self.ring.datagrams(tensor.numel()) for tensor in tensors))
 
     def wrong(self, subject: Payload, result: torch.Tensor) -> None:
         return None

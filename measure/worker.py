@@ -15,13 +15,15 @@ import socket
 import sys
 import time
 import traceback
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from switchsum.measure import interfaces
+from switchsum.measure import interfaces, processor
 from switchsum.measure.channel import Channel, Closed, connect
-from switchsum.measure.payload import Payload, checksums
+from switchsum.measure.payload import ITEM_BYTES, Payload, checksums
+from switchsum.measure.samples import Carried
 
 if TYPE_CHECKING:
     import torch
@@ -47,9 +49,9 @@ class Worker:
         self._address = os.environ.get("SWITCHSUM_DATA_ADDRESS", "") or channel.local_address or "127.0.0.1"
         self._interface = interfaces.of_address(self._address)
         self._transports: dict[str, Transport] = {}
-        self._subject: Payload | None = None
-        self._input: torch.Tensor | None = None
-        self._tensor: torch.Tensor | None = None
+        self._subjects: list[Payload] = []
+        self._inputs: list[torch.Tensor] = []
+        self._tensors: list[torch.Tensor] = []
 
     def hello(self) -> dict[str, Any]:
         """Who and where we are; the first thing that the coordinator hears."""
@@ -102,49 +104,54 @@ class Worker:
         limit.ring.connect((following[0], following[1]), (preceding[0], preceding[1]))
         return {}
 
-    def do_load(self, count: int, dtype: str, redop: str, seed: int) -> dict[str, Any]:
-        """The tensor that the next operations sum."""
+    def do_load(self, buffers: list[Any], redop: str, seed: int) -> dict[str, Any]:
+        """The tensors that the next operations sum. `buffers`: (bytes, dtype) of each."""
         import torch
 
-        self._input = self._tensor = None  # first, so that both sizes are never there at once
-        self._subject = Payload(count, dtype, redop, self._rank, self._ranks, seed)
-        self._input = torch.empty(count, dtype=getattr(torch, dtype))
-        self._subject.fill(self._input)
-        self._tensor = torch.empty_like(self._input)
+        self._inputs, self._tensors = [], []  # first, so that both payloads are never there at once
+        self._subjects = [
+            Payload(max(1, size // ITEM_BYTES[dtype]), dtype, redop, self._rank, self._ranks, seed + number)
+            for number, (size, dtype) in enumerate(buffers)
+        ]
+        for subject in self._subjects:
+            self._inputs.append(torch.empty(subject.count, dtype=getattr(torch, subject.dtype)))
+            subject.fill(self._inputs[-1])
+        self._tensors = [torch.empty_like(each) for each in self._inputs]
         return {}
 
     def do_ready(self) -> dict[str, Any]:
-        """The inputs are back in the tensor; the coordinator says go when every rank has said so."""
-        assert self._tensor is not None
-        self._tensor.copy_(self._input)
+        """The inputs are back in the tensors; the coordinator says go when every rank has said so."""
+        for tensor, values in zip(self._tensors, self._inputs, strict=True):
+            tensor.copy_(values)
         return {}
 
     def do_go(self, transport: str, at_ns: int | None) -> dict[str, Any]:
         """One operation. `at_ns`: the common start on CLOCK_MONOTONIC; None for at once, where clocks differ."""
         chosen = self._transports[transport]
-        if at_ns is not None:
-            while (wait := at_ns - time.monotonic_ns()) > 0:
-                time.sleep(wait / 1e9)
-        cpu = time.process_time_ns()
+        wait_until(at_ns)
+        before = processor.usage()
         started = time.perf_counter_ns()
-        chosen.run(self._tensor)  # type: ignore[arg-type]
+        chosen.run(self._tensors)
         elapsed = time.perf_counter_ns() - started - chosen.untimed_ns
-        return {"ns": elapsed, "cpu_ns": time.process_time_ns() - cpu}
+        return {"ns": elapsed, "usage": asdict(processor.used_since(before))}
 
     def do_check(self, transport: str) -> dict[str, Any]:
-        """Judge what the last operation left in the tensor."""
+        """Judge what the last operation left in the tensors."""
         chosen = self._transports[transport]
-        assert self._subject is not None
-        assert self._tensor is not None
-        wrong = chosen.wrong(self._subject, self._tensor)
-        return {"wrong": wrong, "checksums": checksums(self._tensor) if chosen.compares_ranks else None}
+        both = list(zip(self._subjects, self._tensors, strict=True))
+        wrong = [chosen.wrong(subject, tensor) for subject, tensor in both]
+        return {
+            "wrong": None if None in wrong else sum(each or 0 for each in wrong),
+            "counts": [subject.count for subject in self._subjects],
+            "checksums": [checksums(tensor) for tensor in self._tensors] if chosen.compares_ranks else None,
+            "largest_error": None,
+        }
 
     def do_counters(self, transport: str) -> dict[str, Any]:
         found = self._transports[transport].counters()
-        sent, received = interfaces.carried(self._interface)
         return {
-            "interface": [sent, received],
-            "payload": [found.sent_bytes, found.received_bytes],
+            "interface": asdict(interfaces.carried(self._interface)),
+            "payload": asdict(Carried(found.sent_bytes, found.received_bytes)),
             "resent": found.resent,
             "lost": found.lost,
         }
@@ -181,6 +188,13 @@ class Worker:
                 traceback.print_exc()
                 answer = {"error": explain(error)}
             self._channel.send(**answer)
+
+
+def wait_until(at_ns: int | None) -> None:
+    """A moment on CLOCK_MONOTONIC; None has passed."""
+    if at_ns is not None:
+        while (wait := at_ns - time.monotonic_ns()) > 0:
+            time.sleep(wait / 1e9)
 
 
 def explain(error: Exception) -> str:

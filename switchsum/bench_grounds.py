@@ -41,15 +41,13 @@ class Ground:
 
 
 def _needs_switch(plan: Plan) -> bool:
-    from switchsum.measure.transports import DESCRIPTIONS
-
-    return any(DESCRIPTIONS[name].needs_switch for name in plan.transports)
+    return any(way.needs_switch for way in plan.ways)
 
 
 def described_rack(
     file: Path, workers: int | None, rate: str | None, loss: float | None, elements: int | None, switch: str | None
 ) -> RackFile:
-    """The rack with our switch, options applied. Raises CommandFailed."""
+    """The workers' rack with our switch, options applied. Raises CommandFailed."""
     require("bench", SWITCH_MODULES)
     from switchsum.bmv2_topologies import namespaces, rack_file
     from switchsum.bmv2_topologies.switch_process import KINDS
@@ -75,62 +73,77 @@ def described_rack(
         raise CommandFailed(str(error), EXIT_MISUSED) from error
     if described.kind not in KINDS:
         raise CommandFailed(f"a {described.kind} sums nothing: choose --switch {' or '.join(KINDS)}", EXIT_MISUSED)
-    if len(described.workers) < 2:
-        raise CommandFailed("a sum needs at least 2 workers; give --workers", EXIT_MISUSED)
     if problem := namespaces.what_is_missing():
         raise CommandFailed(f"a rack is made of network namespaces, but {problem}")
     return described
 
 
-def on_loopback(plan: Plan, workers: int, loss: float, folder: Path, stack: ExitStack, doing: Doing) -> Ground:
+def on_loopback(plan: Plan, loss: float, folder: Path, stack: ExitStack, doing: Doing) -> Ground:
     from switchsum.bench_sites import LoopbackSite
     from switchsum.demo.family import Family
     from switchsum.demo.options import BadOption, DemoOptions
     from switchsum.demo.rack import RackError
     from switchsum.measure.crew import BenchmarkFailed
 
+    options = None
     if _needs_switch(plan):
         require("bench", SWITCH_MODULES)
-    try:
-        options = DemoOptions(workers=workers, loss=loss, elements=plan.elements, seed=plan.seed, timeout_s=plan.timeout_s)
-    except BadOption as error:
-        raise CommandFailed(str(error), EXIT_MISUSED) from error
-    _prepare(doing)
+        try:
+            options = DemoOptions(
+                workers=plan.workers, loss=loss, elements=plan.elements, seed=plan.seed, timeout_s=plan.timeout_s
+            )
+        except BadOption as error:
+            raise CommandFailed(str(error), EXIT_MISUSED) from error
+    _prepare(plan, doing)
     family = stack.enter_context(Family())
-    doing(f"starting {workers} workers")
+    who = _who(plan)
+    doing(f"starting {who}")
     try:
-        site = LoopbackSite(family, folder / "workers", options, _needs_switch(plan))
+        site = LoopbackSite(family, folder / "workers", plan.workers, plan.servers, options, plan.timeout_s)
         site.start()
         crew = site.crew()
     except (RackError, BenchmarkFailed) as error:
         raise CommandFailed(str(error)) from error
     stack.callback(crew.close)
-    notes = ["all on this machine's loopback: link up and down are UDP or TCP payload, and only the processor is a limit"]
+    notes = ["all on this machine's loopback: linkbw is UDP or TCP payload of one process, and only the processor is a limit"]
     if loss:
-        notes.append(f"the switch dropped {100 * loss:g} % of the packets in each direction; gloo and limit ran without loss")
-    return Ground(dict.fromkeys(plan.transports, crew), f"{workers} workers on loopback", notes)
+        others = ", ".join(way.label for way in plan.ways if not way.needs_switch)
+        notes.append(
+            f"the switch dropped {100 * loss:g} % of the packets in each direction; {others or 'others'} ran without loss"
+        )
+    return Ground({way.name: crew for way in plan.ways}, f"{who} on loopback", notes)
 
 
-def in_racks(plan: Plan, described: RackFile, bmv2: str, folder: Path, stack: ExitStack, doing: Doing) -> Ground:
+def _who(plan: Plan) -> str:
+    workers = f"{plan.workers} worker{'s' if plan.workers > 1 else ''}"
+    return workers + (f" and {plan.servers} parameter server{'s' if plan.servers > 1 else ''}" if plan.servers else "")
+
+
+def in_racks(
+    plan: Plan, described: RackFile, colocated: bool, bmv2: str, folder: Path, stack: ExitStack, doing: Doing
+) -> Ground:
+    """`colocated`: parameter servers share the workers' hosts; else each has one of its own."""
     from switchsum.bench_sites import Racks, RackSite
     from switchsum.bmv2_topologies.namespaces import NetworkError
     from switchsum.bmv2_topologies.rack_file import RackError
     from switchsum.bmv2_topologies.switch_process import SwitchFailed
     from switchsum.demo.family import Family
     from switchsum.measure.crew import BenchmarkFailed
-    from switchsum.measure.transports import DESCRIPTIONS
 
-    _prepare(doing)
+    _prepare(plan, doing)
     crews: dict[bool, Crew] = {}
-    doing(f"bringing up racks of {len(described.workers)} workers")
+    hosts = max(plan.workers, plan.servers) if colocated else plan.workers + plan.servers
+    doing(f"bringing up racks of {hosts} hosts")
     try:
         racks = stack.enter_context(Racks(described, bmv2=bmv2, seed=plan.seed))
         family = stack.enter_context(Family())  # entered last: workers end before their racks go
         sites = {}
-        for switched in sorted({DESCRIPTIONS[name].needs_switch for name in plan.transports}):
-            rack = racks.switched() if switched else racks.bridged()
-            sites[switched] = RackSite(family, folder / ("switch" if switched else "bridge"), rack, plan.timeout_s)
-        doing(f"starting {sum(len(site.labels) for site in sites.values())} workers")
+        for switched in sorted({way.needs_switch for way in plan.ways}):
+            rack = racks.switched() if switched else racks.bridged(hosts)
+            servers = 0 if switched else plan.servers
+            name = "switch" if switched else "bridge"
+            sites[switched] = RackSite(family, folder / name, rack, plan.workers, servers, plan.timeout_s)
+        doing(f"starting {_who(plan)}")
         for site in sites.values():
             site.start()
         for switched, site in sites.items():
@@ -145,21 +158,20 @@ def in_racks(plan: Plan, described: RackFile, bmv2: str, folder: Path, stack: Ex
         told = " and ".join(f"{rate / 1e6:g}" for rate in rates)
         notes.append(
             f"links: tbf of {told} Mbit/s, burst {described.burst_of(link)} B, queue {link.queue} B in each "
-            "direction, alike at switch and bridge; link up, down and % are what tbf counted (Ethernet and all headers); more "
-            "than 100 %: the burst's credit from the pause before each iteration"
+            "direction, alike at switch and bridge; linkbw is what tbf counted (Ethernet and all headers); more "
+            "than 100 %: the burst's credit from the pause before each operation"
         )
     else:
-        notes.append("links are as fast as the machine; link up and down are the interfaces' bytes")
+        notes.append("links are as fast as the machine; linkbw is the interfaces' bytes")
     if False in sites:
-        notes.append(
-            f"{', '.join(name for name in plan.transports if not DESCRIPTIONS[name].needs_switch)}: over a plain bridge"
-        )
+        notes.append(f"{', '.join(way.label for way in plan.ways if not way.needs_switch)}: over a plain bridge")
     losses = {(worker.loss.into, worker.loss.out) for worker in described.workers}
     if losses != {(0.0, 0.0)} and True in sites:
         told = " or ".join(f"{100 * into:g} % in, {100 * out:g} % out" for into, out in sorted(losses))
         notes.append(f"the switch dropped {told} of each worker's packets; rows over the bridge ran without loss")
-    title = f"{len(described.workers)} workers in a rack, {described.kind}"
-    chosen = {name: crews[DESCRIPTIONS[name].needs_switch] for name in plan.transports}
+    place = f", {'colocated' if colocated else 'dedicated'}," if plan.servers else ""
+    title = f"{_who(plan)}{place} in a rack{f', {described.kind}' if True in sites else ''}"
+    chosen = {way.name: crews[way.needs_switch] for way in plan.ways}
     return Ground(chosen, title, notes, described.as_json()["workers"])
 
 
@@ -168,11 +180,9 @@ def on_hosts(plan: Plan, stack: ExitStack, doing: Doing) -> Ground:
     from switchsum.demo.family import Family
     from switchsum.measure.crew import BenchmarkFailed
 
-    _prepare(doing)
+    _prepare(plan, doing)
     family = stack.enter_context(Family())
-    site = HostsSite(family, os.environ)
-    if len(site.labels) < 2:
-        raise CommandFailed("WORLD_SIZE is 1: a sum needs at least 2 ranks", EXIT_MISUSED)
+    site = HostsSite(family, os.environ, plan.workers, plan.servers)
     doing(f"waiting for {len(site.labels)} ranks")
     publish(site.address)
     site.start()
@@ -182,26 +192,27 @@ def on_hosts(plan: Plan, stack: ExitStack, doing: Doing) -> Ground:
         raise CommandFailed(str(error)) from error
     stack.callback(crew.close)
     hosts = len({hello["machine"] for hello in crew.hellos})
-    note = "link up and down: the interface's bytes where a rank has it for itself, else UDP or TCP payload"
-    return Ground(
-        dict.fromkeys(plan.transports, crew), f"{len(site.labels)} ranks on {hosts} host{'s' if hosts > 1 else ''}", [note]
-    )
+    note = "linkbw: the interface's bytes where a rank has it for itself, else UDP or TCP payload"
+    title = f"{_who(plan)} on {hosts} host{'s' if hosts > 1 else ''}"
+    return Ground({way.name: crew for way in plan.ways}, title, [note])
 
 
-def follow() -> int:
+def follow(plan: Plan) -> int:
     """A rank other than 0 under torchrun: does what rank 0 says."""
     from switchsum.bench_sites import publish
     from switchsum.measure import worker
 
-    _prepare(lambda _: None)
+    _prepare(plan, lambda _: None)
     status = worker.main(publish(None))
     if status:
         raise CommandFailed(f"rank {os.environ['RANK']}: rank 0 ended the benchmark; its output says why")
     return status
 
 
-def _prepare(doing: Doing) -> None:
+def _prepare(plan: Plan, doing: Doing) -> None:
     """Compile once, before workers start side by side."""
+    if not any(way.compiled for way in plan.ways):
+        return
     doing("loading the packet engine (compiled once on a machine, which takes up to a minute)")
     from switchsum.host_agent.prepare import prepare
     from switchsum.measure import datagrams

@@ -18,7 +18,8 @@ from switchsum.demo.family import Child, Family
 from switchsum.demo.options import DemoOptions
 from switchsum.demo.rack import Loopback
 from switchsum.failures import CommandFailed
-from switchsum.measure.crew import Crew, LinkCounters
+from switchsum.measure.crew import Crew
+from switchsum.measure.samples import Carried
 
 if TYPE_CHECKING:
     from switchsum.bmv2_topologies.rack import Rack
@@ -31,13 +32,22 @@ _MEET_S = 120
 _ADDRESS_KEY = "switchsum-bench"
 
 
-class LocalSite:
-    """Workers that are our children: what they said last is known, and they end with the family."""
+def labels(workers: int, servers: int, names: Sequence[str]) -> list[str]:
+    """What ranks are called in errors. `names`: of their hosts, "" where that says nothing."""
+    roles = [f"worker {rank}" for rank in range(workers)] + [f"parameter server {number}" for number in range(servers)]
+    return [f"{role} ({name})" if name else role for role, name in zip(roles, names, strict=True)]
 
-    def __init__(self, family: Family, folder: Path, workers: Sequence[str]) -> None:
-        """`folder`: for the socket at which workers report, and the file by which they meet."""
+
+class LocalSite:
+    """Workers and parameter servers that are our children: what they said last is known, and they end with the family."""
+
+    def __init__(
+        self, family: Family, folder: Path, workers: int, servers: int, hosts: Sequence[int], names: Sequence[str]
+    ) -> None:
+        """`folder`: for the socket at which ranks report, and the file by which they meet. `hosts` and their `names`: by rank."""
         folder.mkdir()
-        self.labels = [f"worker {rank}{f' ({name})' if name else ''}" for rank, name in enumerate(workers)]
+        self.hosts = list(hosts)
+        self.labels = labels(workers, servers, names)
         self.rendezvous = f"file://{folder / 'rendezvous'}"
         self._family = family
         self._path = folder / "benchmark"
@@ -73,7 +83,7 @@ class LocalSite:
     def switch_pids(self) -> Sequence[int]:
         return ()
 
-    def link_counters(self) -> LinkCounters | None:
+    def link_counters(self) -> list[Carried] | None:
         return None
 
     def _listen_to_children(self) -> None:
@@ -97,12 +107,15 @@ class LocalSite:
 
 
 class LoopbackSite(LocalSite):
-    """All on this machine, without root. `options`: of the embedded switch, which is started if it is `needed`."""
+    """All on this machine, without root. `options`: of the embedded switch, which is started unless they are None."""
 
-    def __init__(self, family: Family, folder: Path, options: DemoOptions, needed: bool) -> None:
-        self._switch = _EmbeddedSwitch(family, options, log_level="WARNING") if needed else None
-        self._timeout_s = options.timeout_s
-        super().__init__(family, folder, [""] * options.workers)
+    def __init__(
+        self, family: Family, folder: Path, workers: int, servers: int, options: DemoOptions | None, timeout_s: float
+    ) -> None:
+        self._switch = _EmbeddedSwitch(family, options, log_level="WARNING") if options is not None else None
+        self._timeout_s = timeout_s
+        ranks = workers + servers
+        super().__init__(family, folder, workers, servers, [0] * ranks, [""] * ranks)
 
     def _environment(self, rank: int) -> dict[str, str]:
         workers = str(len(self.labels))
@@ -149,22 +162,31 @@ class _EmbeddedSwitch(Loopback):
 class RackSite(LocalSite):
     """The workers of a rack that is up."""
 
-    def __init__(self, family: Family, folder: Path, rack: Rack, timeout_s: float) -> None:
-        super().__init__(family, folder, [worker.name for worker in rack.file.workers])
+    def __init__(self, family: Family, folder: Path, rack: Rack, workers: int, servers: int, timeout_s: float) -> None:
+        """Workers on the first hosts, one on each; parameter servers on those behind them, else on the workers' own."""
+        count = len(rack.file.workers)
+        hosts = [*range(workers), *((workers if count >= workers + servers else 0) + number for number in range(servers))]
+        super().__init__(family, folder, workers, servers, hosts, [rack.file.workers[host].name for host in hosts])
         self._rack = rack
         self._timeout_s = timeout_s
 
     def _environment(self, rank: int) -> dict[str, str]:
         from switchsum.bmv2_topologies import runner
 
-        return {**runner.environment(self._rack.record.rack, rank), "SWITCHSUM_TIMEOUT": f"{self._timeout_s:g}"}
+        return {
+            **runner.environment(self._rack.record.rack, self.hosts[rank]),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(len(self.hosts)),
+            "LOCAL_WORLD_SIZE": str(self.hosts.count(self.hosts[rank])),
+            "SWITCHSUM_TIMEOUT": f"{self._timeout_s:g}",
+        }
 
     def _prefix(self, rank: int) -> Sequence[str]:
         from switchsum.bmv2_topologies import namespaces
         from switchsum.bmv2_topologies.rack import namespace_of
 
         described = self._rack.file
-        return namespaces.command_inside(namespace_of(described.name, described.workers[rank].name), [])
+        return namespaces.command_inside(namespace_of(described.name, described.workers[self.hosts[rank]].name), [])
 
     @property
     def link_rate_bps(self) -> int | None:
@@ -177,12 +199,15 @@ class RackSite(LocalSite):
         part = self._rack.record.parts.get("switch")
         return [part.pid] if part is not None else []
 
-    def link_counters(self) -> LinkCounters | None:
+    def link_counters(self) -> list[Carried] | None:
         pairs = self._rack.shaped()
         if pairs is None:
             return None
-        drops = sum(end.dropped for pair in pairs for end in pair)
-        return LinkCounters([(up.sent_bytes, down.sent_bytes) for up, down in pairs], drops)
+        used = sorted(set(self.hosts))
+        return [
+            Carried(up.sent_bytes, down.sent_bytes, up.sent_packets, down.sent_packets, up.dropped + down.dropped)
+            for up, down in (pairs[host] for host in used)
+        ]
 
     def failure(self) -> str | None:
         super().failure()
@@ -193,7 +218,7 @@ class Racks:
     """Up to two racks of the same workers and links, with our switch and with a bridge. A context manager."""
 
     def __init__(self, described: RackFile, *, bmv2: str, seed: int) -> None:
-        """`described`: the one with our switch; the bridge loses nothing. `bmv2`: path of simple_switch_grpc, "" for PATH."""
+        """`described`: of the workers, with our switch; the bridge loses nothing. `bmv2`: simple_switch_grpc, "" for PATH's."""
         self._described = described
         self._bmv2, self._seed = bmv2, seed
         self._stack = ExitStack()
@@ -203,11 +228,12 @@ class Racks:
 
         return self._stack.enter_context(Rack(self._described, bmv2=self._bmv2, seed=self._seed))
 
-    def bridged(self) -> Rack:
+    def bridged(self, hosts: int) -> Rack:
+        """`hosts`: at least the workers'; those beyond them are like the first worker's."""
         from switchsum.bmv2_topologies.rack import Rack
 
-        name = f"{self._described.name}-b"
-        return self._stack.enter_context(Rack(self._described.changed(loss=0.0).changed(kind="bridge", name=name)))
+        bridge = self._described.changed(loss=0.0).changed(kind="bridge", name=f"{self._described.name}-b")
+        return self._stack.enter_context(Rack(bridge.with_workers(hosts)))
 
     def __enter__(self) -> Racks:
         return self
@@ -222,27 +248,37 @@ class HostsSite:
     link_rate_bps = None
     switch_pids: Sequence[int] = ()
 
-    def __init__(self, family: Family, environment: Mapping[str, str]) -> None:
-        """`environment`: torchrun's."""
-        self.labels = [f"rank {rank}" for rank in range(int(environment["WORLD_SIZE"]))]
+    def __init__(self, family: Family, environment: Mapping[str, str], workers: int, servers: int) -> None:
+        """`environment`: torchrun's. The last `servers` ranks are parameter servers."""
+        ranks = int(environment["WORLD_SIZE"])
+        self.labels = [f"rank {rank}, {role}" for rank, role in enumerate(labels(workers, servers, [""] * ranks))]
         host = environment["MASTER_ADDR"]
         self._listener = socket.create_server(("", 0), backlog=len(self.labels))
         self.address = f"{host}:{self._listener.getsockname()[1]}"
         with socket.create_server(("", 0)) as probe:
             self.rendezvous = f"tcp://{host}:{probe.getsockname()[1]}"
         self._family = family
+        self._machines: list[str] = []
         self._first: Child | None = None
 
     def start(self) -> None:
         """Start rank 0's worker."""
         self._first = self._family.start("rank 0", WORKER_MODULE, lambda _: [self.address], {})
 
+    @property
+    def hosts(self) -> list[int]:
+        """By rank, in the order in which their machines first appear; known once the crew is there."""
+        seen = list(dict.fromkeys(self._machines))
+        return [seen.index(machine) for machine in self._machines]
+
     def crew(self) -> Crew:
         """All ranks, once they have reported. Raises BenchmarkFailed."""
         with self._listener:
-            return Crew(self, self._listener, _START_S + _START_PER_WORKER_S * len(self.labels))
+            crew = Crew(self, self._listener, _START_S + _START_PER_WORKER_S * len(self.labels))
+        self._machines = [hello["machine"] for hello in crew.hellos]
+        return crew
 
-    def link_counters(self) -> LinkCounters | None:
+    def link_counters(self) -> list[Carried] | None:
         return None
 
     def obituary(self, rank: int) -> str | None:

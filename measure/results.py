@@ -1,0 +1,103 @@
+"""Files of results: raw samples, figures, arguments, environment as JSON; one line a run as CSV."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TextIO
+
+from switchsum.measure.rows import Figure, Row
+from switchsum.measure.samples import Carried, Run, Series, Usage
+from switchsum.measure.table import wrong_elements
+
+SCHEMA = "switchsum-bench/2"
+
+
+class BadResults(ValueError):
+    """A file is not one of ours; the text says which, and why."""
+
+
+@dataclass
+class Results:
+    """What one benchmark leaves. `links`: what is known of the workers' links; `ranks`: by crew, what each process said of
+    itself; `payloads`: manifests by name; `timeline`: of resources (resources.Timeline); `verdicts`: of conservation."""
+
+    benchmark: str
+    title: str
+    arguments: dict[str, Any]
+    environment: dict[str, Any]
+    rows: list[Row]
+    series: list[Series]
+    links: list[dict[str, Any]] = field(default_factory=list)
+    ranks: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    payloads: list[dict[str, Any]] = field(default_factory=list)
+    timeline: dict[str, Any] = field(default_factory=dict)
+    verdicts: list[dict[str, Any]] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        rest = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("rows", "series")}
+        both = zip(self.rows, self.series, strict=True)
+        results = [{**asdict(row), "samples": asdict(samples)} for row, samples in both]
+        return {"schema": SCHEMA, **rest, "results": results, "out_of_bounds": wrong_elements(self.rows)}
+
+    def save(self, path: Path) -> None:
+        """Raises OSError."""
+        path.write_text(json.dumps(self.as_json(), indent=1))
+
+    @classmethod
+    def load(cls, path: Path) -> Results:
+        """Raises BadResults."""
+        try:
+            found = json.loads(path.read_text())
+        except OSError as error:
+            raise BadResults(f"{path} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise BadResults(f"{path} is not JSON: {error}") from error
+        if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+            raise BadResults(f"{path} is not a result of switchsum bench: its schema is not {SCHEMA}; write it with --json")
+        try:
+            series = [_series(each["samples"]) for each in found["results"]]
+            rest = {each.name: found[each.name] for each in fields(cls) if each.name not in ("rows", "series")}
+            return cls(rows=[Row.of(each) for each in series], series=series, **rest)
+        except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError) as error:
+            raise BadResults(f"{path} is damaged: {type(error).__name__}: {error}; measure again") from error
+
+
+def _series(found: Mapping[str, Any]) -> Series:
+    runs = [
+        Run(
+            **{
+                **run,
+                "usage": [Usage(**each) for each in run["usage"]],
+                "carried": [Carried(**each) for each in run["carried"]],
+            }
+        )
+        for run in found["runs"]
+    ]
+    return Series(**{**found, "runs": runs, "stages": [(seconds, packets) for seconds, packets in found["stages"]]})
+
+
+_CSV = (
+    "benchmark", "transport", "mode", "payload", "size_bytes", "buffers", "dtype", "redop", "workers", "servers", "colocated",
+)  # fmt: skip
+
+
+def write_csv(opened: TextIO, rows: Sequence[Row], series: Sequence[Series]) -> None:
+    """One line for each row and run: what was measured, the run's headline figure and its mean time (seconds), what it used."""
+    writer = csv.writer(opened)
+    writer.writerow(
+        [*_CSV, "run", "unit", "value", "seconds", "operations", "user_s", "system_s", "sent_bytes", "received_bytes",
+         "dropped", "resent", "wrong"]
+    )  # fmt: skip
+    for row, samples in zip(rows, series, strict=True):
+        what = [getattr(row, name) for name in _CSV]
+        for number, run in enumerate(samples.runs):
+            used = [sum(getattr(each, name) for each in run.usage) for name in ("user_s", "system_s")]
+            carried = [sum(getattr(each, n) for each in run.carried) for n in ("sent_bytes", "received_bytes", "dropped")]
+            figures: list[Figure] = [row.headline, row.time]
+            operations = run.operations // (row.workers if row.benchmark == "allreduce" else 1)
+            values = [figure.runs[number] for figure in figures]
+            writer.writerow([*what, run.number, row.unit, *values, operations, *used, *carried, run.resent, row.wrong])

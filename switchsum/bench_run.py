@@ -1,0 +1,138 @@
+"""One benchmark from its plan to its outputs: the table as it grows, progress, files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from switchsum.bench_grounds import EXIT_MISUSED
+from switchsum.failures import CommandFailed
+
+if TYPE_CHECKING:
+    from switchsum.bench_grounds import Ground
+    from switchsum.measure.experiment import Experiment, Plan
+    from switchsum.measure.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Files that a person asked for; checked at construction. Raises CommandFailed."""
+
+    json_file: Path | None = None
+    csv_file: Path | None = None
+    plot: Path | None = None
+
+    def __post_init__(self) -> None:
+        for path in (self.json_file, self.csv_file, self.plot):
+            if path is not None and not path.resolve().parent.is_dir():
+                raise CommandFailed(f"{path} cannot be written: there is no folder {path.resolve().parent}", EXIT_MISUSED)
+        if self.plot is not None and self.plot.suffix != ".png":
+            raise CommandFailed(f"--plot {self.plot}: the picture is a PNG; let its name end in .png", EXIT_MISUSED)
+
+
+class Screen:
+    """The table on standard output; on a terminal, also progress on standard error, which makes way for each line."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        console = Console(stderr=True)
+        self._live = console.is_terminal
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), TimeElapsedColumn())
+        self._progress = Progress(
+            *columns, console=console, disable=not self._live, transient=True, redirect_stdout=False, redirect_stderr=False
+        )
+        self._task = self._progress.add_task("starting", total=None)
+
+    def told(self, what: str, step: int | None = None, steps: int | None = None) -> None:
+        """What is going on, and how far it is."""
+        self._progress.update(self._task, description=what, completed=step, total=steps)
+
+    def show(self, line: str) -> None:
+        """A line of the table."""
+        if self._live:
+            self._progress.stop()
+        typer.echo(line)
+        if self._live:
+            self._progress.start()
+
+    def __enter__(self) -> Screen:
+        if self._live:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._progress.stop()
+
+
+def run(
+    plan: Plan,
+    ground: Ground,
+    kind: type[Experiment],
+    screen: Screen,
+    arguments: dict[str, Any],
+    machine: dict[str, Any],
+    manifests: Sequence[Manifest],
+    outputs: Outputs,
+) -> int:
+    """The experiment and its outputs; returns the exit status. `machine`: environment.describe() from before it."""
+    from switchsum.measure import table
+    from switchsum.measure.crew import BenchmarkFailed
+    from switchsum.measure.results import Results, write_csv
+    from switchsum.measure.rows import Row
+
+    title = f"switchsum bench {kind.benchmark}: {ground.title}; {plan.repeat} runs; 1 GB/s = 1e9 B/s, sizes in bytes"
+    rows: list[Row] = []
+    for line in table.header(title, kind.benchmark):
+        screen.show(line)
+
+    def measured(samples: Any) -> None:
+        rows.append(Row.of(samples))
+        screen.show(table.line(rows[-1]))
+
+    experiment = kind(plan, ground.crews, screen.told, measured)
+    try:
+        series = experiment.run()
+    except BenchmarkFailed as error:
+        raise CommandFailed(str(error)) from error
+    machine["busy_before"] = experiment.busy_before
+    when = f"{machine['date']}, {machine['cores']} cores, {100 * experiment.busy_before:.0f} % busy with others before"
+    lines = table.footer(rows, [*ground.notes, when]) + table.resource_lines(rows)
+    for line in lines + table.stage_lines(rows, plan.elements):
+        screen.show(line)
+    found = Results(
+        benchmark=kind.benchmark,
+        title=title,
+        arguments=arguments,
+        environment=machine,
+        rows=rows,
+        series=series,
+        links=ground.links,
+        ranks={name: [dict(hello) for hello in crew.hellos] for name, crew in ground.crews.items()},
+        payloads=[manifest.as_json() for manifest in manifests],
+    )
+    try:
+        if outputs.json_file is not None:
+            found.save(outputs.json_file)
+        if outputs.csv_file is not None:
+            with outputs.csv_file.open("w", newline="") as opened:
+                write_csv(opened, rows, series)
+        if outputs.plot is not None:
+            from switchsum.measure import plot as plotting
+
+            rate = next((each.link_rate_bps for each in series if each.link_rate_bps is not None), None)
+            plotting.write(outputs.plot, rows, ground.title, rate, plan.elements)
+    except OSError as error:
+        raise CommandFailed(f"{error.filename} cannot be written: {error.strerror}") from error
+    return 1 if table.wrong_elements(rows) else 0
+
+
+def under_torchrun(environment: Mapping[str, str]) -> bool:
+    """Whether we are one rank of a job that torchrun, or who sets the same variables, has started."""
+    return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(environment)
