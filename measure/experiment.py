@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from switchsum.measure import processor
+from switchsum.measure.clock import machine
 from switchsum.measure.crew import Crew
 from switchsum.measure.manifest import Buffer
 from switchsum.measure.samples import Carried, Run, Series
-from switchsum.measure.worker import machine
 
 _IDLE_S = 0.5  # in which nothing of ours runs
 _LEAD_NS = 300_000  # between "go" and the common start: reading the message, and
@@ -74,6 +74,8 @@ class Plan:
     duration_s: float = 10.0
     warmup_s: float = 2.0
     seed: int = 0
+    ip: str = ""  # where parameter servers listen; "": each at its host's own address
+    port: int = 0  # the first of theirs; 0: any
     timeout_s: float = 120.0
     check: bool = False  # whether every operation's result is verified, instead of one after each run
     stages: bool = False  # whether to tell where the data path's time goes, in a run that is not timed
@@ -123,6 +125,7 @@ class Experiment(ABC):
         series = [each for case in self._plan.cases for each in self._measure(case)]
         for crew in self._distinct_crews:
             crew.ask("leave", self._plan.timeout_s)
+            crew.ask("end", self._plan.timeout_s)
             crew.dismiss()
         return series
 

@@ -98,6 +98,5 @@ def write_csv(opened: TextIO, rows: Sequence[Row], series: Sequence[Series]) -> 
             used = [sum(getattr(each, name) for each in run.usage) for name in ("user_s", "system_s")]
             carried = [sum(getattr(each, n) for each in run.carried) for n in ("sent_bytes", "received_bytes", "dropped")]
             figures: list[Figure] = [row.headline, row.time]
-            operations = run.operations // (row.workers if row.benchmark == "allreduce" else 1)
             values = [figure.runs[number] for figure in figures]
-            writer.writerow([*what, run.number, row.unit, *values, operations, *used, *carried, run.resent, row.wrong])
+            writer.writerow([*what, run.number, row.unit, *values, run.operations, *used, *carried, run.resent, row.wrong])

@@ -31,7 +31,8 @@ class Row:
     ps-throughput "RPC/s" of all workers together, allreduce "us" (the slowest worker's). time: an operation's mean (one way
     in p2p-latency); p50, p99, fastest, slowest: over all operations of all runs. algbw, busbw, and linkbw (what the busier
     direction of a link carried, mean over hosts) / time. worker_cpu: CPU seconds that one worker spends on one GB of its
-    payload; switch_cpu: that the switch spends. busy: share of the machine's cores. user_s to sent, received, dropped,
+    payload; switch_cpu: that the switch spends. algbw of calls: all workers'
+    payloads, one way, / time. busy: share of the machine's cores. user_s to sent, received, dropped,
     resent: of all processes (links) and all runs.
     """
 
@@ -99,7 +100,8 @@ class Row:
         times = [time for each in by_run for time in each]
         time = Figure.of([statistics.fmean(each) for each in by_run])
         elapsed = sum(run.elapsed_s for run in series.runs)
-        moved_gb = series.size_bytes * len(times) / formulas.GIGA
+        operations = sum(run.operations for run in series.runs)
+        moved_gb = series.size_bytes * operations / formulas.GIGA
         # A worker's own share of what all of them moved one beside the other.
         by_worker_gb = moved_gb if together else moved_gb / series.workers
         hosts = len(series.runs[0].carried)
@@ -121,7 +123,8 @@ class Row:
         busy = sum(run.machine_busy_ticks for run in series.runs) / max(1, sum(run.machine_ticks for run in series.runs))
         serialize = total([run.serialize_s for run in series.runs])
         resent = total([run.resent for run in series.runs])
-        algbw = formulas.algbw(series.size_bytes, time.mean)
+        # Calls may be under way side by side.
+        algbw = formulas.algbw(series.size_bytes, time.mean) if together else moved_gb / elapsed
         carried = [each for run in series.runs for each in run.carried]
         usage = [each for run in series.runs for each in run.usage]
         unit, headline = _headline(series, time)
@@ -144,7 +147,7 @@ class Row:
             slowest=max(times),
             p50=formulas.percentile(times, 0.5),
             p99=formulas.percentile(times, 0.99),
-            operations=len(times),
+            operations=operations,
             algbw=algbw,
             busbw=algbw * formulas.bus_factor(series.workers) if together else None,
             linkbw=fullest / formulas.GIGA,
@@ -152,7 +155,7 @@ class Row:
             link_down=down / formulas.GIGA,
             link_share=share,
             link_source=series.link_source,
-            serialize=None if serialize is None else serialize / len(times) / halves,
+            serialize=None if serialize is None else serialize / operations / halves,
             wrong=series.wrong,
             largest_error=series.largest_error,
             worker_cpu=sum(cpu[: series.workers]) / series.workers / by_worker_gb,

@@ -34,7 +34,9 @@ class Run:
     """One transport and payload without another's in between: the unit of statistics."""
 
     number: int
-    seconds: list[list[float]] = field(default_factory=list)  # by worker: its operations, one after the other
+    # By worker: its operations, one after the other; of very many (`made`), evenly chosen ones.
+    seconds: list[list[float]] = field(default_factory=list)
+    made: list[int] = field(default_factory=list)  # by worker, where workers operate each by itself
     elapsed_s: float = 0.0  # from the common start to the last worker's end; of allreduce, the sum of its operations
     usage: list[Usage] = field(default_factory=list)  # by process: workers, then servers
     carried: list[Carried] = field(default_factory=list)  # by host; by process where the source is "payload"
@@ -47,8 +49,8 @@ class Run:
 
     @property
     def operations(self) -> int:
-        """Of all workers; a sum of all workers is one."""
-        return sum(map(len, self.seconds))
+        """Of all workers together; a sum of all workers is one."""
+        return sum(self.made) if self.made else len(self.seconds[0])
 
     @property
     def slowest_s(self) -> list[float]:

@@ -17,11 +17,12 @@ import time
 import traceback
 from dataclasses import asdict
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from switchsum.measure import interfaces, processor
+from switchsum.measure import interfaces, processor, tcp_counters
+from switchsum.measure.call_roles import CallRoles
 from switchsum.measure.channel import Channel, Closed, connect
+from switchsum.measure.clock import machine, wait_until
 from switchsum.measure.payload import ITEM_BYTES, Payload, checksums
 from switchsum.measure.samples import Carried
 
@@ -33,11 +34,6 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _FUTURE_COVER = "Got the following error when running the callback: "
 CONNECT_TIMEOUT_S = 60.0
-
-
-def machine() -> str:
-    """Tells whether clocks of two processes are the same one."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 class Worker:
@@ -52,6 +48,8 @@ class Worker:
         self._subjects: list[Payload] = []
         self._inputs: list[torch.Tensor] = []
         self._tensors: list[torch.Tensor] = []
+        self._roles = CallRoles(self._rank)
+        self._joined = False
 
     def hello(self) -> dict[str, Any]:
         """Who and where we are; the first thing that the coordinator hears."""
@@ -80,6 +78,7 @@ class Worker:
         os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
         timeout = timedelta(seconds=timeout_s)
         dist.init_process_group("gloo", init_method=rendezvous, rank=self._rank, world_size=self._ranks, timeout=timeout)
+        self._joined = True
         return {"torch": torch.__version__}
 
     def do_open(self, transport: str, elements: int, redop: str, timeout_s: float) -> dict[str, Any]:
@@ -148,7 +147,13 @@ class Worker:
         }
 
     def do_counters(self, transport: str) -> dict[str, Any]:
-        found = self._transports[transport].counters()
+        if transport in self._transports:
+            found = self._transports[transport].counters()
+        else:
+            from switchsum.measure.transports import Counters
+
+            tcp = tcp_counters.read()
+            found = Counters(tcp.sent, tcp.received, tcp.retransmitted)
         return {
             "interface": asdict(interfaces.carried(self._interface)),
             "payload": asdict(Carried(found.sent_bytes, found.received_bytes)),
@@ -165,13 +170,20 @@ class Worker:
         return {"stages": found.seconds if found else None, "packets": found.packets if found else 0}
 
     def do_leave(self) -> dict[str, Any]:
-        """Leave the jobs, so that a switch that lives on has its slots back."""
-        import torch.distributed as dist
-
+        """Leave the jobs, so that a switch that lives on has its slots back; workers leave their servers."""
         for opened in self._transports.values():
             opened.close()
         self._transports.clear()
-        dist.destroy_process_group()
+        self._roles.close_clients()
+        return {}
+
+    def do_end(self) -> dict[str, Any]:
+        """When all have left."""
+        self._roles.close_servers()
+        if self._joined:
+            import torch.distributed as dist
+
+            dist.destroy_process_group()
         return {}
 
     def serve(self) -> None:
@@ -183,18 +195,12 @@ class Worker:
             if command == "quit":
                 return
             try:
-                answer = getattr(self, f"do_{command}")(**message)
+                does = getattr(self, f"do_{command}", None) or getattr(self._roles, f"do_{command}")
+                answer = does(**message)
             except Exception as error:  # whatever it is, the coordinator tells it with our name
                 traceback.print_exc()
                 answer = {"error": explain(error)}
             self._channel.send(**answer)
-
-
-def wait_until(at_ns: int | None) -> None:
-    """A moment on CLOCK_MONOTONIC; None has passed."""
-    if at_ns is not None:
-        while (wait := at_ns - time.monotonic_ns()) > 0:
-            time.sleep(wait / 1e9)
 
 
 def explain(error: Exception) -> str:

@@ -1,10 +1,10 @@
-"""Writes `job_pb2.py` and `job_pb2.pyi` from `job.proto`: `python -m switchsum.protos.generate`.
+"""Writes `NAME_pb2.py` and `NAME_pb2.pyi` from each `NAME.proto` here: `python -m switchsum.protos.generate`.
 
 Needs protoc 3.20 or 3.21 (Debian's protobuf-compiler), found on PATH or named by the environment variable PROTOC. What
-these compilers write asks for no particular protobuf release at import, so the same file serves the controller (held at
+these compilers write asks for no particular protobuf release at import, so the same files serve the controller (held at
 protobuf 3.20 by p4runtime-shell) and training hosts with today's. Later compilers add a check that refuses older releases.
 
-With `--check` nothing is compiled; the exit status says whether `job_pb2.py` was made from the present `job.proto`.
+With `--check` nothing is compiled; the exit status says whether each was made from its present `.proto`.
 """
 
 import hashlib
@@ -15,27 +15,31 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-PROTO = HERE / "job.proto"
-MODULE = HERE / "job_pb2.py"
+PROTOS = sorted(HERE.glob("*.proto"))
 UNTOUCHED = "# ruff: noqa\n# fmt: off\n# mypy: disable-error-code=type-arg\n"  # generated text follows nobody's style
-MARK = "# SHA-256 of job.proto: "
+_MARK = "# SHA-256 of {}: "
 
 
-def proto_digest() -> str:
-    """SHA-256 of `job.proto`, in hexadecimal."""
-    return hashlib.sha256(PROTO.read_bytes()).hexdigest()
+def module_of(proto: Path) -> Path:
+    return proto.with_name(f"{proto.stem}_pb2.py")
 
 
-def recorded_digest() -> str | None:
-    """The digest of the `job.proto` that `job_pb2.py` was made from; None when it was not made by this script."""
-    last = MODULE.read_text().rstrip().rpartition("\n")[2]
-    return last.removeprefix(MARK) if last.startswith(MARK) else None
+def proto_digest(proto: Path) -> str:
+    """SHA-256 of the file, in hexadecimal."""
+    return hashlib.sha256(proto.read_bytes()).hexdigest()
 
 
-def compile_proto(protoc: str) -> None:
+def recorded_digest(proto: Path) -> str | None:
+    """The digest of what its module was made from; None when that was not made by this script."""
+    last = module_of(proto).read_text().rstrip().rpartition("\n")[2]
+    mark = _MARK.format(proto.name)
+    return last.removeprefix(mark) if last.startswith(mark) else None
+
+
+def compile_protos(protoc: str) -> None:
     """Run the compiler from the folder above `switchsum/`, so that the generated names are those of the package.
 
-    Raises SystemExit with a sentence when the compiler is missing, of another generation, or rejects the file.
+    Raises SystemExit with a sentence when the compiler is missing, of another generation, or rejects a file.
     """
     try:
         version = subprocess.run([protoc, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
@@ -44,23 +48,26 @@ def compile_proto(protoc: str) -> None:
     if not re.search(r"\b3\.2[01]\.", version):
         raise SystemExit(f"{protoc} is {version.strip()}; its output would refuse older protobuf, use 3.20 or 3.21")
     root = HERE.parent
-    subprocess.run(
-        [protoc, f"-I{root}", f"--python_out={root}", f"--pyi_out={root}", str(root / "switchsum/protos/job.proto")],
-        check=True,
-        timeout=60,
-    )
-    for path in (MODULE, MODULE.with_suffix(".pyi")):
-        path.write_text(f"{UNTOUCHED}{path.read_text().rstrip()}\n{MARK}{proto_digest()}\n")
+    for proto in PROTOS:
+        subprocess.run(
+            [protoc, f"-I{root}", f"--python_out={root}", f"--pyi_out={root}", str(root / "switchsum/protos" / proto.name)],
+            check=True,
+            timeout=60,
+        )
+        module, mark = module_of(proto), _MARK.format(proto.name) + proto_digest(proto)
+        for path in (module, module.with_suffix(".pyi")):
+            path.write_text(f"{UNTOUCHED}{path.read_text().rstrip()}\n{mark}\n")
 
 
 def main(arguments: list[str]) -> int:
     """Generate, or with --check compare; returns the exit status."""
     if arguments == ["--check"]:
-        if recorded_digest() == proto_digest():
+        stale = [module_of(proto).name for proto in PROTOS if recorded_digest(proto) != proto_digest(proto)]
+        if not stale:
             return 0
-        print("protos/job_pb2.py was not made from this job.proto; run `make protos`", file=sys.stderr)
+        print(f"protos/: {', '.join(stale)} not made from the present .proto; run `make protos`", file=sys.stderr)
         return 1
-    compile_proto(os.environ.get("PROTOC", "protoc"))
+    compile_protos(os.environ.get("PROTOC", "protoc"))
     return 0
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from switchsum import bench_grounds
+from switchsum import bench_calls_command, bench_grounds
 from switchsum.bench_grounds import EXIT_MISUSED
 from switchsum.bench_run import Outputs, Screen, run, under_torchrun
 from switchsum.failures import CommandFailed, require, terminated_like_interrupted
@@ -32,6 +32,9 @@ app = typer.Typer(help="Measure communication: sums through the switch, over Glo
 def _help_without_command(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+
+
+bench_calls_command.register(app)
 
 
 @app.command()

@@ -44,7 +44,8 @@ class LocalSite:
     def __init__(
         self, family: Family, folder: Path, workers: int, servers: int, hosts: Sequence[int], names: Sequence[str]
     ) -> None:
-        """`folder`: for the socket at which ranks report, and the file by which they meet. `hosts` and their `names`: by rank."""
+        """`folder`: for the socket at which ranks report, and the file by which they meet. `hosts`, and `names` of them: by
+        rank."""
         folder.mkdir()
         self.hosts = list(hosts)
         self.labels = labels(workers, servers, names)

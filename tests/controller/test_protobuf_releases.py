@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,18 +34,23 @@ print(google.protobuf.__version__, foreign, own)
 
 
 def test_the_generated_module_belongs_to_the_proto() -> None:
-    assert generate.recorded_digest() == generate.proto_digest(), "run `make protos`"
+    for proto in generate.PROTOS:
+        assert generate.recorded_digest(proto) == generate.proto_digest(proto), "run `make protos`"
 
 
 def test_the_check_of_the_generator_can_fail(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert generate.main(["--check"]) == 0
+    copies = [Path(shutil.copy(proto, tmp_path)) for proto in generate.PROTOS]
+    for proto in generate.PROTOS:
+        shutil.copy(generate.module_of(proto), tmp_path)
+    monkeypatch.setattr(generate, "PROTOS", copies)
+    assert generate.main(["--check"]) == 0
     changed = tmp_path / "job.proto"
-    changed.write_bytes(generate.PROTO.read_bytes() + b"// changed\n")
-    monkeypatch.setattr(generate, "PROTO", changed)
+    changed.write_bytes(changed.read_bytes() + b"// changed\n")
     assert generate.main(["--check"]) == 1
-    assert "was not made from this job.proto" in capsys.readouterr().err
+    assert "job_pb2.py not made from the present .proto" in capsys.readouterr().err
 
 
 def test_stub_and_servicer_have_every_call_of_the_proto() -> None:

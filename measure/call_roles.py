@@ -1,0 +1,189 @@
+"""A rank's part in benchmarks made of calls: a parameter server, or a worker that calls servers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from switchsum.measure import processor
+from switchsum.measure.clock import wait_until
+from switchsum.measure.rpc import Buffers, Call, CallFailed, Client, Method, Server
+from switchsum.measure.rpc_torch import Sizes, TorchClient, TorchServer
+
+MOST_SAMPLES = 10_000  # of a worker and run: what a file of results can hold, and more than its percentiles need
+_PAYLOAD_STREAM = 7  # of the seed, so that bytes of payloads are not those of tensors
+
+
+class Content:
+    """What the buffers hold: bytes from a seed, the same on all ranks."""
+
+    def __init__(self) -> None:
+        self.buffers: list[npt.NDArray[np.uint8]] = []
+
+    def load(self, sizes: Sequence[int], seed: int) -> None:
+        generator = np.random.default_rng([seed, _PAYLOAD_STREAM])
+        self.buffers = [generator.integers(0, 256, size, np.uint8) for size in sizes]
+
+    @property
+    def views(self) -> list[memoryview]:
+        return [each.data for each in self.buffers]
+
+    def wrong_bytes(self, found: Buffers) -> int:
+        """Bytes that are not as they were sent; of missing and surplus ones, each."""
+        wrong = sum(memoryview(each).nbytes for each in found[len(self.buffers) :])
+        for number, expected in enumerate(self.buffers):
+            here = np.frombuffer(found[number], np.uint8) if number < len(found) else np.empty(0, np.uint8)
+            both = min(len(here), len(expected))
+            wrong += int(np.count_nonzero(here[:both] != expected[:both])) + abs(len(here) - len(expected))
+        return wrong
+
+
+class CallRoles:
+    """Commands of worker.Worker for these benchmarks."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._content = Content()
+        self._sizes = Sizes()
+        self._servers: dict[str, Server] = {}
+        self._clients: dict[str, list[Client]] = {}
+
+    def answer(self, call: Call) -> Buffers:
+        """The service of the paper's benchmarks: what came goes back, or is acknowledged."""
+        if call.method == Method.ECHO:
+            return call.buffers
+        wrong = self._content.wrong_bytes(call.buffers) if call.check else 0
+        return [wrong.to_bytes(8, "big")]
+
+    def do_serve(self, way: str, address: str, port: int, workers: int, threads: int) -> dict[str, Any]:
+        """Be a parameter server. `workers`: how many there are; `threads`: calls that may be under way at once."""
+        transport, _, mode = way.partition("/")
+        server: Server
+        if transport == "tcp":
+            from switchsum.measure.rpc_tcp import TcpServer
+
+            server = TcpServer(address, port, self.answer)
+        elif transport == "grpc":
+            from switchsum.measure.rpc_grpc import GrpcServer
+
+            server = GrpcServer(address, port, mode, self.answer, threads)
+        else:
+            server = TorchServer(range(workers), self._sizes, self.answer)
+        self._servers[way] = server
+        return {"port": server.port}
+
+    def do_dial(self, way: str, servers: list[list[Any]], timeout_s: float) -> dict[str, Any]:
+        """Be a worker. `servers`: (rank, address, port) of each."""
+        transport, _, mode = way.partition("/")
+        clients: list[Client] = []
+        for rank, address, port in servers:
+            if transport == "tcp":
+                from switchsum.measure.rpc_tcp import TcpClient
+
+                clients.append(TcpClient(address, port, self._rank, timeout_s))
+            elif transport == "grpc":
+                from switchsum.measure.rpc_grpc import GrpcClient
+
+                clients.append(GrpcClient(address, port, mode, self._rank, timeout_s))
+            else:
+                clients.append(TorchClient(rank, self._sizes))
+        self._clients[way] = clients
+        return {}
+
+    def do_load_buffers(self, sizes: list[int], seed: int) -> dict[str, Any]:
+        """The buffers that the next calls send. `sizes`: bytes of each."""
+        self._sizes.now = sizes
+        self._content.load(sizes, seed)
+        return {}
+
+    def do_check_calls(self, way: str, method: int) -> dict[str, Any]:
+        """One call of each server, verified: how many bytes arrived wrong."""
+        buffers = self._content.views
+        clients = self._clients.get(way, [])
+        wrong = sum(self._judge(Method(method), client.call(Method(method), buffers, check=True)) for client in clients)
+        return {"wrong": wrong, "checked": len(clients) * sum(self._sizes.now)}
+
+    def _judge(self, method: Method, result: Buffers) -> int:
+        return self._content.wrong_bytes(result) if method == Method.ECHO else int.from_bytes(result[0], "big")
+
+    def do_call_for(self, way: str, method: int, seconds: float, window: int, check: bool, at_ns: int | None) -> dict[str, Any]:
+        """Call every server, one call after the other (`window` at once), until `seconds` have passed; at least one.
+
+        `at_ns`: the common start on CLOCK_MONOTONIC. Each server is called from a thread of its own.
+        """
+        clients = self._clients.get(way, [])
+        loops = [_Loop(self, client, Method(method), window, check) for client in clients]
+        wait_until(at_ns)
+        started = time.monotonic_ns()
+        threads = [threading.Thread(target=loop.run, args=(started + int(seconds * 1e9),)) for loop in loops[1:]]
+        for thread in threads:
+            thread.start()
+        for loop in loops[:1]:  # one server needs no other thread
+            loop.run(started + int(seconds * 1e9))
+        for thread in threads:
+            thread.join()
+        elapsed = time.monotonic_ns() - started
+        for loop in loops:
+            if loop.failure is not None:
+                raise loop.failure
+        ns = [each for loop in loops for each in loop.ns]
+        every = -(-len(ns) // MOST_SAMPLES) or 1
+        wrong = sum(loop.wrong for loop in loops)
+        checked = len(ns) * sum(self._sizes.now) if check else 0
+        return {"ns": ns[::every], "made": len(ns), "elapsed_ns": elapsed, "wrong": wrong, "checked": checked}
+
+    def do_usage(self, way: str) -> dict[str, Any]:
+        """What this process used since its start, and what it spent on messages of one way."""
+        ends: list[Server | Client] = [*self._clients.get(way, ())]
+        if way in self._servers:
+            ends.append(self._servers[way])
+        spent = [end.messages.seconds for end in ends if end.messages is not None]
+        return {"usage": asdict(processor.usage()), "messages_s": sum(spent) if spent else None}
+
+    def close_clients(self) -> None:
+        for clients in self._clients.values():
+            for client in clients:
+                client.close()
+        self._clients.clear()
+
+    def close_servers(self) -> None:
+        for server in self._servers.values():
+            server.close()
+        self._servers.clear()
+
+
+class _Loop:
+    """Calls of one server, and how long each took: from its beginning until its result was there."""
+
+    def __init__(self, roles: CallRoles, client: Client, method: Method, window: int, check: bool) -> None:
+        self._roles, self._client, self._method, self._window, self._check = roles, client, method, window, check
+        self.ns: list[int] = []
+        self.wrong = 0
+        self.failure: CallFailed | None = None
+
+    def run(self, until_ns: int) -> None:
+        buffers = self._roles._content.views
+        under_way: deque[tuple[int, Callable[[], Buffers]]] = deque()
+        try:
+            while time.monotonic_ns() < until_ns or not (self.ns or under_way):
+                started = time.monotonic_ns()
+                under_way.append((started, self._client.begin(self._method, buffers, check=self._check)))
+                if len(under_way) == self._window:
+                    self._finish(*under_way.popleft())
+            while under_way:
+                self._finish(*under_way.popleft())
+        except CallFailed as error:
+            self.failure = error
+
+    def _finish(self, started: int, result: Callable[[], Buffers]) -> None:
+        found = result()
+        self.ns.append(time.monotonic_ns() - started)
+        if self._check:
+            self.wrong += self._roles._judge(self._method, found)
