@@ -10,6 +10,7 @@ from switchsum.measure.rpc import Method
 from switchsum.measure.samples import Run, Series, Usage
 
 RPC_TRANSPORTS = ("grpc", "tcp", "gloo")
+_SLACK = 1.2
 
 
 class Calls(Experiment):
@@ -47,8 +48,9 @@ class Calls(Experiment):
             }
         answers = crew.ask_each("serve", plan.timeout_s, asked)
         servers = [[rank, addresses[rank], answer["port"]] for rank, answer in zip(asked, answers, strict=True)]
+        # A worker names the server that it does not reach before we would name the worker.
         dialled = {"way": way.name, "servers": servers, "timeout_s": plan.timeout_s}
-        crew.ask_each("dial", plan.timeout_s, dict.fromkeys(self._worker_ranks, dialled))
+        crew.ask_each("dial", _SLACK * plan.timeout_s, dict.fromkeys(self._worker_ranks, dialled))
 
     def _load(self, case: Case) -> None:
         for crew in self._distinct_crews:
@@ -103,7 +105,7 @@ class Calls(Experiment):
             "check": plan.check,
             "at_ns": self._start_ns(crew),
         }
-        answers = crew.ask_each("call_for", plan.timeout_s + seconds, dict.fromkeys(self._worker_ranks, asked))
+        answers = crew.ask_each("call_for", _SLACK * plan.timeout_s + seconds, dict.fromkeys(self._worker_ranks, asked))
         run.seconds = [[ns / 1e9 for ns in answer["ns"]] for answer in answers]
         run.made = [answer["made"] for answer in answers]
         run.elapsed_s = max(answer["elapsed_ns"] for answer in answers) / 1e9
@@ -112,7 +114,7 @@ class Calls(Experiment):
     def _check(self, row: Series, way: Way) -> None:
         crew = self._crews[way.name]
         asked = {"way": way.name, "method": int(self.method)}
-        self._judge(row, crew.ask_each("check_calls", self._plan.timeout_s, dict.fromkeys(self._worker_ranks, asked)))
+        self._judge(row, crew.ask_each("check_calls", _SLACK * self._plan.timeout_s, dict.fromkeys(self._worker_ranks, asked)))
 
     @staticmethod
     def _judge(row: Series, answers: list[dict[str, int]]) -> None:

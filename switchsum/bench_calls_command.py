@@ -7,6 +7,7 @@ import socket
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,12 +64,14 @@ def calls(
     found = bench_payloads.manifests(
         scheme=scheme, iovec_count=iovec_count, sizes=sizes, bias=bias, seed=seed, size=size, payload=payload
     )
+    hosted = rack is None and under_torchrun(os.environ)
     plan = _plan(
         kind, found, mode, transport, num_workers, num_ps, repeat, duration, warmup, seed, ip, port, timeout, check, placement
     )
     if rack is None and rate:
         raise CommandFailed("--rate belongs to a rack: give its file with --rack", EXIT_MISUSED)
-    hosted = rack is None and under_torchrun(os.environ)
+    if hosted or rack is not None:
+        plan = replace(plan, ip="")
     if hosted and int(os.environ["WORLD_SIZE"]) != num_workers + num_ps:
         raise CommandFailed(
             f"torchrun started {os.environ['WORLD_SIZE']} ranks; --num-workers {num_workers} and --num-ps {num_ps} need "
@@ -242,15 +245,16 @@ def _command(kind_name: str) -> Any:
             "payload": tuple(payload or ()),
             "transport": tuple(transport or ("grpc", "tcp", "gloo")),
         }
-        raise typer.Exit(calls(_kind(kind_name), **values))
+        raise typer.Exit(calls(kind(kind_name), **values))
 
     return command
 
 
-def _kind(name: str) -> type[Calls]:
+def kind(name: str) -> type[Calls]:
+    """By the benchmark's name."""
     from switchsum.measure.calls import Bandwidth, Latency, Throughput
 
-    return {kind.benchmark: kind for kind in (Latency, Bandwidth, Throughput)}[name]
+    return {each.benchmark: each for each in (Latency, Bandwidth, Throughput)}[name]
 
 
 _HELP = {

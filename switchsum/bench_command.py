@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from switchsum import bench_calls_command, bench_grounds
+from switchsum import bench_calls_command, bench_grounds, bench_preset
 from switchsum.bench_grounds import EXIT_MISUSED
 from switchsum.bench_run import Outputs, Screen, run, under_torchrun
 from switchsum.failures import CommandFailed, require, terminated_like_interrupted
@@ -29,9 +29,32 @@ app = typer.Typer(help="Measure communication: sums through the switch, over Glo
 
 
 @app.callback(invoke_without_command=True)
-def _help_without_command(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+def _preset(
+    context: typer.Context,
+    preset: Annotated[
+        str | None, typer.Option(help="Instead of one benchmark, a whole grid: paper, the one of TF-gRPC-Bench's figures.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Of a preset: a new folder for its results and their report.")] = None,
+    rack: Annotated[Path | None, typer.Option(help="Of a preset: a rack's YAML file to run it in; needs root.")] = None,
+    rate: Annotated[str | None, typer.Option(help="Of a preset: rate of every link, whatever the file says.")] = None,
+    duration: Annotated[
+        float | None, typer.Option(help="Of a preset: seconds of a run.  [default: the paper's 10, less on fast links]")
+    ] = None,
+    repeat: Annotated[int, typer.Option(help="Of a preset: runs of each row, at least 5.")] = 5,
+) -> None:
+    if preset is None:
+        if context.invoked_subcommand is None:
+            typer.echo(context.get_help())
+        return
+    if context.invoked_subcommand is not None:
+        raise CommandFailed(f"--preset {preset} is a grid of its own; leave out {context.invoked_subcommand}", EXIT_MISUSED)
+    if preset not in bench_preset.PRESETS:
+        raise CommandFailed(f"--preset {preset}: there is {', '.join(bench_preset.PRESETS)}", EXIT_MISUSED)
+    if output is None:
+        raise CommandFailed(f"--preset {preset} fills a folder: name a new one with --output", EXIT_MISUSED)
+    require("bench", {**BENCH_MODULES, "matplotlib": "demo"})
+    place = bench_preset.Place(rack, rate)
+    raise typer.Exit(bench_preset.paper(output, place, duration, repeat, allreduce))
 
 
 bench_calls_command.register(app)

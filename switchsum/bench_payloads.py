@@ -32,7 +32,7 @@ def manifests(
 
     try:
         found = [manifest.find(name) for name in payload]
-        found += [manifest.single(manifest.parse_size(text)) for text in size]
+        found += [replace(manifest.single(manifest.parse_size(text)), name=text.strip()) for text in size]
         if not found:
             categories = manifest.parse_sizes(sizes)
             for name in scheme:
