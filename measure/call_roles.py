@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -66,16 +65,19 @@ class CallRoles:
         """Be a parameter server. `workers`: how many there are; `threads`: calls that may be under way at once."""
         transport, _, mode = way.partition("/")
         server: Server
-        if transport == "tcp":
-            from switchsum.measure.rpc_tcp import TcpServer
+        try:
+            if transport == "tcp":
+                from switchsum.measure.rpc_tcp import TcpServer
 
-            server = TcpServer(address, port, self.answer)
-        elif transport == "grpc":
-            from switchsum.measure.rpc_grpc import GrpcServer
+                server = TcpServer(address, port, self.answer)
+            elif transport == "grpc":
+                from switchsum.measure.rpc_grpc import GrpcServer
 
-            server = GrpcServer(address, port, mode, self.answer, threads)
-        else:
-            server = TorchServer(range(workers), self._sizes, self.answer)
+                server = GrpcServer(address, port, mode, self.answer, threads)
+            else:
+                server = TorchServer(range(workers), self._sizes, self.answer)
+        except OSError as error:
+            raise CallFailed(f"cannot listen at {address}:{port}: {error}; choose another --port (0: any)") from error
         self._servers[way] = server
         return {"port": server.port}
 
@@ -114,28 +116,36 @@ class CallRoles:
         return self._content.wrong_bytes(result) if method == Method.ECHO else int.from_bytes(result[0], "big")
 
     def do_call_for(self, way: str, method: int, seconds: float, window: int, check: bool, at_ns: int | None) -> dict[str, Any]:
-        """Call every server, one call after the other (`window` at once), until `seconds` have passed; at least one.
+        """Call all servers at once, round after round (`window` under way at once), until `seconds` have passed; at least one.
 
-        `at_ns`: the common start on CLOCK_MONOTONIC. Each server is called from a thread of its own.
+        `at_ns`: the common start on CLOCK_MONOTONIC. `ns` of a call: from its beginning until its result was fetched, behind
+        those of the servers before it.
         """
-        clients = self._clients.get(way, [])
-        loops = [_Loop(self, client, Method(method), window, check) for client in clients]
+        asked = Method(method)
+        clients, buffers = self._clients[way], self._content.views
+        under_way: deque[list[tuple[int, Callable[[], Buffers]]]] = deque()
+        ns: list[int] = []
+        wrong = 0
+
+        def finish() -> int:
+            found = 0
+            for begun, result in under_way.popleft():
+                answer = result()
+                ns.append(time.monotonic_ns() - begun)
+                found += self._judge(asked, answer) if check else 0
+            return found
+
         wait_until(at_ns)
         started = time.monotonic_ns()
-        threads = [threading.Thread(target=loop.run, args=(started + int(seconds * 1e9),)) for loop in loops[1:]]
-        for thread in threads:
-            thread.start()
-        for loop in loops[:1]:  # one server needs no other thread
-            loop.run(started + int(seconds * 1e9))
-        for thread in threads:
-            thread.join()
+        until = started + int(seconds * 1e9)
+        while time.monotonic_ns() < until or not (ns or under_way):
+            under_way.append([(time.monotonic_ns(), client.begin(asked, buffers, check=check)) for client in clients])
+            if len(under_way) == window:
+                wrong += finish()
+        while under_way:
+            wrong += finish()
         elapsed = time.monotonic_ns() - started
-        for loop in loops:
-            if loop.failure is not None:
-                raise loop.failure
-        ns = [each for loop in loops for each in loop.ns]
         every = -(-len(ns) // MOST_SAMPLES) or 1
-        wrong = sum(loop.wrong for loop in loops)
         checked = len(ns) * sum(self._sizes.now) if check else 0
         return {"ns": ns[::every], "made": len(ns), "elapsed_ns": elapsed, "wrong": wrong, "checked": checked}
 
@@ -157,33 +167,3 @@ class CallRoles:
         for server in self._servers.values():
             server.close()
         self._servers.clear()
-
-
-class _Loop:
-    """Calls of one server, and how long each took: from its beginning until its result was there."""
-
-    def __init__(self, roles: CallRoles, client: Client, method: Method, window: int, check: bool) -> None:
-        self._roles, self._client, self._method, self._window, self._check = roles, client, method, window, check
-        self.ns: list[int] = []
-        self.wrong = 0
-        self.failure: CallFailed | None = None
-
-    def run(self, until_ns: int) -> None:
-        buffers = self._roles._content.views
-        under_way: deque[tuple[int, Callable[[], Buffers]]] = deque()
-        try:
-            while time.monotonic_ns() < until_ns or not (self.ns or under_way):
-                started = time.monotonic_ns()
-                under_way.append((started, self._client.begin(self._method, buffers, check=self._check)))
-                if len(under_way) == self._window:
-                    self._finish(*under_way.popleft())
-            while under_way:
-                self._finish(*under_way.popleft())
-        except CallFailed as error:
-            self.failure = error
-
-    def _finish(self, started: int, result: Callable[[], Buffers]) -> None:
-        found = result()
-        self.ns.append(time.monotonic_ns() - started)
-        if self._check:
-            self.wrong += self._roles._judge(self._method, found)
