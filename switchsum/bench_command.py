@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from switchsum import bench_grounds
+from switchsum import bench_capture_command, bench_grounds, bench_payloads_command
 from switchsum.bench_grounds import EXIT_MISUSED
 from switchsum.failures import CommandFailed, require, terminated_like_interrupted
 
@@ -28,6 +28,8 @@ _TYPES = ("float32", "float16", "bfloat16", "int32")
 _OPERATIONS = ("sum", "avg")
 
 app = typer.Typer(help="Measure communication: sums through the switch, over Gloo, and what the path can carry at best.")
+app.command()(bench_capture_command.capture)
+app.command()(bench_payloads_command.payloads)
 
 
 @app.callback(invoke_without_command=True)
