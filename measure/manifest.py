@@ -101,6 +101,28 @@ class Buffer:
         if not isinstance(self.sparse, bool):
             raise BadPayload(f"sparse {_shown(self.sparse)} must be true or false")
 
+    def as_json(self) -> dict[str, Any]:
+        """What from_json() takes; what has its default is left out."""
+        value: dict[str, Any] = {"size_bytes": self.size_bytes, "dtype": self.dtype}
+        if self.tensors:
+            value["tensors"] = list(self.tensors)
+        if self.at_us is not None:
+            value["at_us"] = self.at_us
+        if self.sparse:
+            value["sparse"] = True
+        return value
+
+    @classmethod
+    def from_json(cls, value: Any, where: str = "buffer") -> Buffer:
+        """`where`: file, step and buffer, for errors. Raises BadPayload."""
+        fields = _object(value, where, required=("size_bytes",), optional=("dtype", "tensors", "at_us", "sparse"))
+        if "tensors" in fields:
+            fields["tensors"] = tuple(_list(fields["tensors"], f"{where}: tensors"))
+        try:
+            return cls(**fields)
+        except BadPayload as error:
+            raise BadPayload(f"{where}: {error}") from None
+
 
 @dataclass(frozen=True)
 class Step:
@@ -141,6 +163,21 @@ class Step:
     def _untimed(self) -> tuple[Buffer, ...]:
         return tuple(replace(buffer, at_us=None) for buffer in self.buffers)
 
+    def as_json(self) -> dict[str, Any]:
+        """What from_json() takes."""
+        return {"times": self.times, "buffers": [buffer.as_json() for buffer in self.buffers]}
+
+    @classmethod
+    def from_json(cls, value: Any, where: str = "step") -> Step:
+        """`where`: file and step, for errors. Raises BadPayload."""
+        fields = _object(value, where, required=("buffers",), optional=("times",))
+        listed = _list(fields["buffers"], f"{where}: buffers")
+        buffers = tuple(Buffer.from_json(buffer, f"{where}: buffer {number}") for number, buffer in enumerate(listed))
+        try:
+            return cls(buffers, fields.get("times", 1))
+        except BadPayload as error:
+            raise BadPayload(f"{where}: {error}") from None
+
 
 @dataclass(frozen=True)
 class Manifest:
@@ -174,15 +211,9 @@ class Manifest:
         return self.steps[self.usual_step]
 
     def as_json(self) -> dict[str, Any]:
-        """What from_json() takes; fields that have their defaults are left out of buffers."""
-        return {
-            "schema": SCHEMA,
-            "name": self.name,
-            "source": dict(self.source),
-            "steps": [
-                {"times": step.times, "buffers": [_buffer_as_json(buffer) for buffer in step.buffers]} for step in self.steps
-            ],
-        }
+        """What from_json() takes."""
+        steps = [step.as_json() for step in self.steps]
+        return {"schema": SCHEMA, "name": self.name, "source": dict(self.source), "steps": steps}
 
     @classmethod
     def from_json(cls, value: Any, where: str = "payload") -> Manifest:
@@ -197,7 +228,7 @@ class Manifest:
         if not isinstance(source, dict):
             raise BadPayload(f"{where}: source must be an object, not {_shown(source)}")
         listed = _list(fields["steps"], f"{where}: steps")
-        steps = tuple(_step_from_json(step, f"{where}: step {number}") for number, step in enumerate(listed))
+        steps = tuple(Step.from_json(step, f"{where}: step {number}") for number, step in enumerate(listed))
         try:
             return cls(fields["name"], source, steps)
         except BadPayload as error:
@@ -421,35 +452,6 @@ def _largest_remainders(total: int, shares: Sequence[int]) -> list[int]:
     for index in rest[: total - sum(counts)]:
         counts[index] += 1
     return counts
-
-
-def _buffer_as_json(buffer: Buffer) -> dict[str, Any]:
-    value: dict[str, Any] = {"size_bytes": buffer.size_bytes, "dtype": buffer.dtype}
-    if buffer.tensors:
-        value["tensors"] = list(buffer.tensors)
-    if buffer.at_us is not None:
-        value["at_us"] = buffer.at_us
-    if buffer.sparse:
-        value["sparse"] = True
-    return value
-
-
-def _step_from_json(value: Any, where: str) -> Step:
-    fields = _object(value, where, required=("buffers",), optional=("times",))
-    buffers = []
-    for number, buffer in enumerate(_list(fields["buffers"], f"{where}: buffers")):
-        place = f"{where}: buffer {number}"
-        entries = _object(buffer, place, required=("size_bytes",), optional=("dtype", "tensors", "at_us", "sparse"))
-        if "tensors" in entries:
-            entries["tensors"] = tuple(_list(entries["tensors"], f"{place}: tensors"))
-        try:
-            buffers.append(Buffer(**entries))
-        except BadPayload as error:
-            raise BadPayload(f"{place}: {error}") from None
-    try:
-        return Step(tuple(buffers), fields.get("times", 1))
-    except BadPayload as error:
-        raise BadPayload(f"{where}: {error}") from None
 
 
 def _object(value: Any, where: str, required: tuple[str, ...], optional: tuple[str, ...]) -> dict[str, Any]:

@@ -6,9 +6,13 @@ imported, and nothing that fails here may break them.
 
 from __future__ import annotations
 
+import os
 import warnings
 from datetime import timedelta
 from typing import Any
+
+CAPTURE = "SWITCHSUM_CAPTURE"  # STEPS:FOLDER, set by `switchsum bench capture`
+CAPTURE_LOADED = "loaded"  # a file of this name in the folder: some process imported torch, and this package with it
 
 
 def register() -> None:
@@ -20,6 +24,13 @@ def register() -> None:
             dist.Backend.register_backend("switchsum", _create, devices=["cpu", "cuda"])
     except Exception as error:  # an exception here would make `import torch` fail for everybody
         warnings.warn(f"the switchsum backend could not be registered with PyTorch: {error}", stacklevel=1)
+    if wanted := os.environ.get(CAPTURE):
+        try:
+            from switchsum import bucket_recorder
+
+            bucket_recorder.install(wanted)
+        except Exception as error:  # of a folder that is gone, say, in a shell that a captured training left behind
+            warnings.warn(f"switchsum bench capture cannot record this process: {error}", stacklevel=1)
 
 
 def _create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from switchsum import bench_calls_command, bench_grounds, bench_preset
+from switchsum import (
+    bench_calls_command,
+    bench_capture_command,
+    bench_grounds,
+    bench_payloads_command,
+    bench_preset,
+)
 from switchsum.bench_grounds import EXIT_MISUSED
 from switchsum.bench_run import Outputs, Screen, run, under_torchrun
 from switchsum.failures import CommandFailed, require, terminated_like_interrupted
@@ -26,6 +32,8 @@ _TYPES = ("float32", "float16", "bfloat16", "int32")
 _OPERATIONS = ("sum", "avg")
 
 app = typer.Typer(help="Measure communication: sums through the switch, over Gloo, and what the path can carry at best.")
+app.command()(bench_capture_command.capture)
+app.command()(bench_payloads_command.payloads)
 
 
 @app.callback(invoke_without_command=True)

@@ -15,6 +15,7 @@ KNOWN = frozenset(
     {
         "SWITCHSUM_BMV2",
         "SWITCHSUM_CA",
+        "SWITCHSUM_CAPTURE",
         "SWITCHSUM_CERT",
         "SWITCHSUM_COMMAND",
         "SWITCHSUM_CONTROLLER",

@@ -1,0 +1,222 @@
+"""Records the buckets of DistributedDataParallel inside a training's ranks, for `switchsum bench capture`.
+
+Each rank writes a file of its own, a JSON object a line: what the rank is, each module that is trained, each step. A step is a
+backward pass in which gradients were summed. Recording never changes what is summed, and an error in it never reaches the
+training: it ends the recording, with a line on standard error.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from switchsum.autoload import CAPTURE_LOADED
+
+Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
+_installed = False
+
+
+class Recorder:
+    """Writes the first `steps` steps of this process into a file in `folder`."""
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        self._folder, self._left = folder, steps
+        self._lock = threading.Lock()  # modules on several devices have a thread each in the backward pass
+        self._file: TextIO | None = None
+        self._told: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+        self._buffers: list[dict[str, Any]] = []
+        self._first_ns = 0
+        self._unfinished: set[int] = set()  # modules (by id) of which buckets are still to come
+        self._waits = False  # for the end of the backward pass
+
+    def saw(self, module: DistributedDataParallel, bucket: dist.GradBucket) -> None:
+        """A bucket is ready, and is about to be summed."""
+        now_ns = time.perf_counter_ns()
+        with self._lock:
+            if self._left > 0:
+                try:
+                    self._note(module, bucket, now_ns)
+                except Exception as error:
+                    self._stop(error)
+
+    def _note(self, module: DistributedDataParallel, bucket: dist.GradBucket, now_ns: int) -> None:
+        if not self._waits:
+            try:
+                torch.autograd.Variable._execution_engine.queue_callback(self._ended)
+            except RuntimeError:  # no backward pass: a rank without data answers those that still have some (DDP's join)
+                return
+            self._waits = True
+        if bucket.index() == 0 and id(module) in self._unfinished:  # an error had ended the backward pass before
+            self._buffers.clear()
+            self._unfinished.clear()
+        self._unfinished.add(id(module))
+        if bucket.is_last():
+            self._unfinished.remove(id(module))
+        self._tell_of(module)
+        described = _described(bucket)
+        if described["size_bytes"]:  # nothing of a sparse gradient was touched
+            if not self._buffers:
+                self._first_ns = now_ns
+            self._buffers.append({**described, "at_us": round((now_ns - self._first_ns) / 1e3, 1)})
+
+    def _ended(self) -> None:
+        """A backward pass has ended. It need not be the step's: checkpointed parts have one of their own inside."""
+        with self._lock:
+            self._waits = False
+            if self._unfinished or not self._buffers or self._left <= 0:
+                return
+            try:
+                self._write({"step": {"buffers": self._buffers}})
+            except Exception as error:
+                self._stop(error)
+            self._buffers = []
+            self._left -= 1
+
+    def _tell_of(self, module: DistributedDataParallel) -> None:
+        if module in self._told:
+            return
+        self._told.add(module)
+        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        described = {
+            "class": type(module.module).__name__,
+            "parameters": sum(parameter.numel() for parameter in parameters),
+            "bucket_cap_bytes": module.bucket_bytes_cap,
+            "backend": dist.get_backend(module.process_group),
+            "ranks": module.process_group.size(),
+        }
+        self._write({"module": described})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self._file is None:
+            self._file = (self._folder / f"{dist.get_rank()}-{os.getpid()}.jsonl").open("w", buffering=1)
+            rank = {"rank": dist.get_rank(), "began_s": time.time(), "torch": torch.__version__}
+            self._file.write(json.dumps({"rank": rank}) + "\n")
+        self._file.write(json.dumps(line) + "\n")
+
+    def _stop(self, error: Exception) -> None:
+        self._left = 0
+        print(f"switchsum bench capture: recording ends here, the training goes on: {error}", file=sys.stderr)
+
+
+def _described(bucket: dist.GradBucket) -> dict[str, Any]:
+    """A manifest's buffer. Of a sparse gradient, what Gloo sends: the values of each touched row once."""
+    buffer = bucket.buffer()
+    dtype = str(buffer.dtype).removeprefix("torch.")
+    if buffer.is_sparse:
+        values = buffer.coalesce().values()
+        return {"size_bytes": values.numel() * values.element_size(), "dtype": dtype, "sparse": True}
+    tensors = [gradient.numel() * gradient.element_size() for gradient in bucket.gradients()]
+    return {
+        "size_bytes": buffer.numel() * buffer.element_size(),
+        "dtype": dtype,
+        **({"tensors": tensors} if len(tensors) > 1 else {}),
+    }
+
+
+class _DefaultHook:
+    """The one hook that DDP allows, before the training has registered its own, which is then called inside."""
+
+    def __init__(self, recorder: Recorder, module: DistributedDataParallel) -> None:
+        self._recorder = recorder
+        self._module = weakref.ref(module)
+        self.theirs: Hook | None = None
+        self.state: Any = module.process_group
+
+    def __call__(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        module = self._module()
+        if module is not None:
+            self._recorder.saw(module, bucket)
+        return (self.theirs or _average)(self.state, bucket)
+
+
+def _average(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """What DDP does without a hook, bit for bit.
+
+    It multiplies by 1/n, where its allreduce_hook divides by n; sparse gradients it divides, too. (It also divides gradients
+    that are views of buckets and were set to zero instead of None: their last bit may differ if n is no power of two.)
+    """
+    gradients = bucket.buffer()
+    if gradients.is_sparse:
+        return allreduce_hook(group, bucket)
+    gradients.mul_(1 / group.size())
+    summed = dist.all_reduce(gradients, group=group, async_op=True).get_future()
+    return summed.then(lambda finished: finished.value()[0])
+
+
+def install(value: str) -> None:
+    """Make every DistributedDataParallel of this process tell a recorder of its buckets. `value`: STEPS:FOLDER."""
+    global _installed
+    if _installed:  # `import torch` comes to autoload.register twice: by the entry point, and by importing this package for it
+        return
+    steps, _, folder = value.partition(":")
+    recorder = Recorder(Path(folder), int(steps))
+    (Path(folder) / CAPTURE_LOADED).touch()
+    _installed = True
+    defaults: weakref.WeakKeyDictionary[DistributedDataParallel, _DefaultHook] = weakref.WeakKeyDictionary()
+    plain_init = DistributedDataParallel.__init__
+    plain_register = DistributedDataParallel.register_comm_hook
+    plain_builtin = DistributedDataParallel._register_builtin_comm_hook
+
+    @functools.wraps(plain_init)
+    def init(self: DistributedDataParallel, *args: Any, **options: Any) -> None:
+        plain_init(self, *args, **options)
+        if not self._comm_hooks:
+            hook = _DefaultHook(recorder, self)
+            dist._register_comm_hook(self.reducer, None, hook)
+            defaults[self] = hook
+
+    def take(module: DistributedDataParallel, name: str, state: Any, hook: Hook) -> None:
+        module.logger._set_comm_hook_name(name)
+        defaults[module].theirs, defaults[module].state = hook, state
+
+    def taken(module: DistributedDataParallel) -> bool:
+        return module in defaults and defaults[module].theirs is None
+
+    @functools.wraps(plain_register)
+    def register(self: DistributedDataParallel, state: Any, hook: Hook) -> None:
+        if taken(self):
+            self._check_comm_hook(hook)
+            self._comm_hooks.append((hook, state))
+            take(self, hook.__qualname__, state, hook)
+        elif self in defaults:  # a second one: DDP says that there can be only one
+            plain_register(self, state, hook)
+        else:  # DDP's own, while it is being made
+            plain_register(self, state, _seen_by(recorder, self, hook))
+
+    @functools.wraps(plain_builtin)
+    def builtin(self: DistributedDataParallel, kind: dist.BuiltinCommHookType) -> None:
+        hooks = {dist.BuiltinCommHookType.ALLREDUCE: allreduce_hook, dist.BuiltinCommHookType.FP16_COMPRESS: fp16_compress_hook}
+        if taken(self) and kind in hooks:
+            take(self, str(kind), self.process_group, hooks[kind])
+        else:
+            plain_builtin(self, kind)
+
+    DistributedDataParallel.__init__ = init
+    DistributedDataParallel.register_comm_hook = register
+    DistributedDataParallel._register_builtin_comm_hook = builtin
+
+
+def _seen_by(recorder: Recorder, module: DistributedDataParallel, hook: Hook) -> Hook:
+    reference = weakref.ref(module)
+
+    @functools.wraps(hook)
+    def seen(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        present = reference()
+        if present is not None:
+            recorder.saw(present, bucket)
+        return hook(state, bucket)
+
+    return seen

@@ -1,0 +1,216 @@
+"""A training with DistributedDataParallel in most of its forms, to be captured: `captured_training.py FOLDER WHAT [RANKS]`.
+
+Rank 0 leaves in FOLDER the weights that each form ended with, and the bytes of gradients of a step of each.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+STEPS = 3
+CAP_MB = 0.02  # so that buckets are several
+
+
+class Network(nn.Module):
+    def __init__(self, checkpointed: bool = False, unused: bool = False) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(50, 50) for _ in range(6))
+        self.aside = nn.Linear(50, 10) if unused else nn.Identity()
+        self.checkpointed = checkpointed
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=True) if self.checkpointed else layer(x)
+            x = torch.tanh(x)
+        return x
+
+
+class Recommender(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.EmbeddingBag(1000, 8, sparse=True)
+        self.top = nn.Linear(8, 1)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.top(self.table(ids))
+
+
+class Uses:
+    """A hook of the training's own, with a state that counts."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+
+def their_hook(state: Uses, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    state.calls += 1
+    return fp16_compress_hook(None, bucket)
+
+
+def inputs(step: int) -> torch.Tensor:
+    return torch.randn(4, 50, generator=torch.Generator().manual_seed(100 * step + dist.get_rank()), requires_grad=True)
+
+
+def train(models: Iterable[nn.Module], of_step: Callable[[int], torch.Tensor] | None = None) -> list[torch.Tensor]:
+    """The weights after STEPS steps."""
+    models = list(models)
+    weights = [weight for model in models for weight in model.parameters()]
+    optimizer = torch.optim.SGD(weights, lr=0.1)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        x = inputs(step)
+        loss = of_step(step) if of_step is not None else sum((model(x) ** 2).mean() for model in models)
+        loss.backward()
+        optimizer.step()
+    return weights
+
+
+def wrapped(module: nn.Module, **options: Any) -> DistributedDataParallel:
+    return DistributedDataParallel(module, bucket_cap_mb=CAP_MB, **options)
+
+
+def plain() -> list[torch.Tensor]:
+    return train([wrapped(Network())])
+
+
+def views_of_buckets() -> list[torch.Tensor]:
+    return train([wrapped(Network(), gradient_as_bucket_view=True)])
+
+
+def static_graph() -> list[torch.Tensor]:
+    return train([wrapped(Network(), static_graph=True)])
+
+
+def unused_parameters() -> list[torch.Tensor]:
+    return train([wrapped(Network(unused=True), find_unused_parameters=True)])
+
+
+def checkpointed() -> list[torch.Tensor]:
+    return train([wrapped(Network(checkpointed=True))])
+
+
+def two_in_one_backward_pass() -> list[torch.Tensor]:
+    return train([wrapped(Network()), wrapped(Network())])
+
+
+def a_hook_of_its_own() -> list[torch.Tensor]:
+    model, uses = wrapped(Network()), Uses()
+    model.register_comm_hook(uses, their_hook)
+    weights = train([model])
+    assert uses.calls > STEPS
+    with pytest.raises(RuntimeError, match="can only be called once"):
+        model.register_comm_hook(uses, their_hook)
+    return weights
+
+
+def a_builtin_hook() -> list[torch.Tensor]:
+    model = wrapped(Network())
+    model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+    return train([model])
+
+
+def accumulated() -> list[torch.Tensor]:
+    model = wrapped(Network())
+
+    def loss(step: int) -> torch.Tensor:
+        with model.no_sync():
+            (model(inputs(1000 + step)) ** 2).mean().backward()
+        return (model(inputs(step)) ** 2).mean()
+
+    return train([model], loss)
+
+
+def sparse() -> list[torch.Tensor]:
+    """Every rank and step touches rows of its own, some of them twice."""
+    model = wrapped(Recommender())
+
+    def loss(step: int) -> torch.Tensor:
+        ids = torch.arange(4 + step + dist.get_rank()).repeat(2).view(2, -1)
+        return (model(ids) ** 2).mean()
+
+    return train([model], loss)
+
+
+def uneven() -> list[torch.Tensor]:
+    """The last rank has nothing left after one step, and answers the others (DDP's join)."""
+    model = wrapped(Network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with model.join():
+        for step in range(1 if dist.get_rank() == dist.get_world_size() - 1 else STEPS):
+            optimizer.zero_grad()
+            (model(inputs(step)) ** 2).mean().backward()
+            optimizer.step()
+    return list(model.parameters())
+
+
+FORMS = (
+    plain,
+    views_of_buckets,
+    static_graph,
+    unused_parameters,
+    checkpointed,
+    two_in_one_backward_pass,
+    a_hook_of_its_own,
+    a_builtin_hook,
+    accumulated,
+    sparse,
+    uneven,
+)
+
+
+def work(folder: Path, what: str) -> None:
+    torch.set_num_threads(1)
+    if what == "forms":
+        weights, sizes = {}, []
+        for form in FORMS:
+            torch.manual_seed(5)
+            ended_with = form()
+            weights[form.__name__] = [weight.detach().clone() for weight in ended_with]
+            sizes.append([form.__name__, sum(weight.nbytes for weight in ended_with)])
+        if dist.get_rank() == 0:
+            torch.save(weights, folder / "weights.pt")
+            (folder / "sizes.json").write_text(json.dumps(sizes))
+    elif what == "alone":  # no DDP
+        dist.all_reduce(torch.ones(3))
+    elif what == "waits":
+        plain()
+        (folder / "trained").touch()
+        time.sleep(60)
+    elif what == "fails":  # after ranks have trained models of their own
+        groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+        model = wrapped(nn.Linear(50, 10 + dist.get_rank()), process_group=groups[dist.get_rank()])
+        train([model])
+        raise SystemExit(7)
+
+
+def main(folder: Path, what: str, ranks: int) -> None:
+    """`ranks`: fork so many, which starts sooner than torchrun does; 0: torchrun has started us."""
+    rank = 0
+    forked = []
+    for number in range(1, ranks):
+        process = os.fork()
+        if process == 0:
+            rank, forked = number, []
+            break
+        forked.append(process)
+    where = {"init_method": f"file://{folder}/meeting", "rank": rank, "world_size": ranks} if ranks else {}
+    dist.init_process_group("gloo", **where)
+    work(folder, what)
+    dist.destroy_process_group()
+    assert all(os.waitpid(process, 0)[1] == 0 for process in forked)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 0)
