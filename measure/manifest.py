@@ -26,7 +26,7 @@ CAPTURES = Path(__file__).resolve().parent / "captures"  # those that come with 
 LARGEST_STEP_BYTES = 16 << 30
 MOST_BUFFERS = 100_000  # of a step; as many tensors of a buffer
 MOST_STEPS = 1_000_000_000
-LARGEST_FILE_BYTES = 64 << 20
+LARGEST_FILE_BYTES = 256 << 20
 LARGEST_SEED = 2**32 - 1
 
 ITEM_BYTES = {

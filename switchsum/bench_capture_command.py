@@ -21,13 +21,13 @@ import typer
 from switchsum import __version__
 from switchsum.autoload import CAPTURE, CAPTURE_LOADED
 from switchsum.bench_grounds import EXIT_MISUSED
-from switchsum.failures import CommandFailed
+from switchsum.failures import EXIT_FAILED, CommandFailed
 
 if TYPE_CHECKING:
     from switchsum.measure.manifest import Manifest, Step
 
 DEFAULT_STEPS = 100
-MOST_STEPS = 100_000
+MOST_STEPS = 10_000
 
 
 def capture(
@@ -43,11 +43,16 @@ def capture(
     Nothing in the script has to change, and it learns what it would learn otherwise. The exit status is the training's; what
     was recorded before it failed or was ended is written all the same.
     """
+    from switchsum.measure.manifest import BadPayload
+
     called = output.stem if name is None else name
     _check(command, output, steps, called)
     with tempfile.TemporaryDirectory(prefix="switchsum-capture-") as folder:
         status = _run(command, f"{steps}:{folder}")
-        recordings = _recordings(Path(folder))
+        try:
+            recordings = _recordings(Path(folder))
+        except BadPayload as error:  # a type of gradients that no payload has
+            raise CommandFailed(f"what was recorded is no payload: {error}", status or EXIT_FAILED) from error
         loaded = (Path(folder) / CAPTURE_LOADED).exists()
     if not recordings:
         nothing = f"nothing was captured, and {output} was not written: {_why(loaded)}"

@@ -15,6 +15,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -37,10 +39,11 @@ class Recorder:
         self._lock = threading.Lock()  # modules on several devices have a thread each in the backward pass
         self._file: TextIO | None = None
         self._told: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
-        self._buffers: list[dict[str, Any]] = []
-        self._first_ns = 0
-        self._unfinished: set[int] = set()  # modules (by id) of which buckets are still to come
-        self._waits = False  # for the end of the backward pass
+        # The step under way: when each bucket was ready, and what is in it; and modules of which buckets are still to come.
+        self._buckets: weakref.WeakKeyDictionary[DistributedDataParallel, list[tuple[int, dict[str, Any]]]]
+        self._buckets = weakref.WeakKeyDictionary()
+        self._unfinished: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+        self._pass = -1  # the backward pass whose end will call us
 
     def saw(self, module: DistributedDataParallel, bucket: dist.GradBucket) -> None:
         """A bucket is ready, and is about to be summed."""
@@ -53,37 +56,38 @@ class Recorder:
                     self._stop(error)
 
     def _note(self, module: DistributedDataParallel, bucket: dist.GradBucket, now_ns: int) -> None:
-        if not self._waits:
-            try:
-                torch.autograd.Variable._execution_engine.queue_callback(self._ended)
-            except RuntimeError:  # no backward pass: a rank without data answers those that still have some (DDP's join)
-                return
-            self._waits = True
-        if bucket.index() == 0 and id(module) in self._unfinished:  # an error had ended the backward pass before
-            self._buffers.clear()
-            self._unfinished.clear()
-        self._unfinished.add(id(module))
+        backward_pass = torch._C._current_graph_task_id()
+        if backward_pass < 0:  # a rank without data answers those that still have some (DDP's join)
+            return
+        if backward_pass != self._pass:
+            torch.autograd.Variable._execution_engine.queue_callback(self._ended)
+            self._pass = backward_pass
+        if bucket.index() == 0:  # whatever is there is of a pass that an error has ended
+            self._buckets[module] = []
+            self._unfinished.add(module)
+            self._tell_of(module)
         if bucket.is_last():
-            self._unfinished.remove(id(module))
-        self._tell_of(module)
+            self._unfinished.remove(module)
         described = _described(bucket)
-        if described["size_bytes"]:  # nothing of a sparse gradient was touched
-            if not self._buffers:
-                self._first_ns = now_ns
-            self._buffers.append({**described, "at_us": round((now_ns - self._first_ns) / 1e3, 1)})
+        if described["size_bytes"]:  # of a sparse gradient, some row was touched
+            self._buckets[module].append((now_ns, described))
 
     def _ended(self) -> None:
         """A backward pass has ended. It need not be the step's: checkpointed parts have one of their own inside."""
         with self._lock:
-            self._waits = False
-            if self._unfinished or not self._buffers or self._left <= 0:
+            if self._unfinished or self._left <= 0:
                 return
+            buckets = sorted(chain.from_iterable(self._buckets.values()), key=itemgetter(0))
+            self._buckets.clear()
+            if not buckets:
+                return
+            first_ns = buckets[0][0]
+            buffers = [{**described, "at_us": round((ready_ns - first_ns) / 1e3, 1)} for ready_ns, described in buckets]
             try:
-                self._write({"step": {"buffers": self._buffers}})
+                self._write({"step": {"buffers": buffers}})
+                self._left -= 1
             except Exception as error:
                 self._stop(error)
-            self._buffers = []
-            self._left -= 1
 
     def _tell_of(self, module: DistributedDataParallel) -> None:
         if module in self._told:
@@ -118,7 +122,7 @@ def _described(bucket: dist.GradBucket) -> dict[str, Any]:
     if buffer.is_sparse:
         values = buffer.coalesce().values()
         return {"size_bytes": values.numel() * values.element_size(), "dtype": dtype, "sparse": True}
-    tensors = [gradient.numel() * gradient.element_size() for gradient in bucket.gradients()]
+    tensors = [gradient.numel() * gradient.element_size() for gradient in bucket.gradients() if gradient.numel()]
     return {
         "size_bytes": buffer.numel() * buffer.element_size(),
         "dtype": dtype,

@@ -1,6 +1,6 @@
 """A training with DistributedDataParallel in most of its forms, to be captured: `captured_training.py FOLDER WHAT [RANKS]`.
 
-Rank 0 leaves in FOLDER the weights that each form ended with, and the bytes of gradients of a step of each.
+Rank 0 leaves in FOLDER the weights that each form ended with, and of each the bytes of gradients of a step, and how many steps.
 """
 
 import json
@@ -143,6 +143,19 @@ def sparse() -> list[torch.Tensor]:
     return train([model], loss)
 
 
+def an_error_in_between() -> list[torch.Tensor]:
+    """After a step, a backward pass fails behind its first bucket; the training goes on with the weights in a new module."""
+    network = Network()
+    model = wrapped(network)
+    (model(inputs(0)) ** 2).mean().backward()
+    handle = network.layers[0].weight.register_hook(lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        (model(inputs(0)) ** 2).mean().backward()
+    handle.remove()
+    del model
+    return train([wrapped(network)])
+
+
 def uneven() -> list[torch.Tensor]:
     """The last rank has nothing left after one step, and answers the others (DDP's join)."""
     model = wrapped(Network())
@@ -166,6 +179,7 @@ FORMS = (
     a_builtin_hook,
     accumulated,
     sparse,
+    an_error_in_between,
     uneven,
 )
 
@@ -173,15 +187,16 @@ FORMS = (
 def work(folder: Path, what: str) -> None:
     torch.set_num_threads(1)
     if what == "forms":
-        weights, sizes = {}, []
+        weights, forms = {}, []
         for form in FORMS:
             torch.manual_seed(5)
             ended_with = form()
             weights[form.__name__] = [weight.detach().clone() for weight in ended_with]
-            sizes.append([form.__name__, sum(weight.nbytes for weight in ended_with)])
+            steps = STEPS + 1 if form is an_error_in_between else STEPS
+            forms.append([form.__name__, sum(weight.nbytes for weight in ended_with), steps])
         if dist.get_rank() == 0:
             torch.save(weights, folder / "weights.pt")
-            (folder / "sizes.json").write_text(json.dumps(sizes))
+            (folder / "forms.json").write_text(json.dumps(forms))
     elif what == "alone":  # no DDP
         dist.all_reduce(torch.ones(3))
     elif what == "waits":
