@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from switchsum.demo.family import Child, Family
 from switchsum.demo.options import DemoOptions
@@ -183,11 +183,20 @@ class RackSite(LocalSite):
         }
 
     def _prefix(self, rank: int) -> Sequence[str]:
+        return self.prefix_of_host(self.hosts[rank])
+
+    def prefix_of_host(self, host: int) -> Sequence[str]:
+        """What makes a command line run in that host's namespace."""
         from switchsum.bmv2_topologies import namespaces
         from switchsum.bmv2_topologies.rack import namespace_of
 
         described = self._rack.file
-        return namespaces.command_inside(namespace_of(described.name, described.workers[self.hosts[rank]].name), [])
+        return namespaces.command_inside(namespace_of(described.name, described.workers[host].name), [])
+
+    @property
+    def described(self) -> Mapping[str, Any]:
+        """The rack, as RackFile.as_json()."""
+        return self._rack.record.rack
 
     @property
     def link_rate_bps(self) -> int | None:
