@@ -32,7 +32,7 @@ def manifests(
 
     try:
         found = [manifest.find(name) for name in payload]
-        found += [replace(manifest.single(manifest.parse_size(text)), name=text.strip()) for text in size]
+        found += [replace(manifest.single(manifest.parse_size(text)), name=text.replace(" ", "")) for text in size]
         if not found:
             categories = manifest.parse_sizes(sizes)
             for name in scheme:
@@ -43,7 +43,12 @@ def manifests(
                     found.append(made if plain else replace(made, name=f"{kind}-x{count}"))
     except manifest.BadPayload as error:
         raise CommandFailed(str(error), EXIT_MISUSED) from error
-    return list({each.name: each for each in found}.values())
+    names = [each.name for each in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise CommandFailed(
+            f"{', '.join(twice)}: two payloads of one name cannot be told apart; rename one, or leave it out", EXIT_MISUSED
+        )
+    return found
 
 
 def write_manifests(folder: Path, found: Sequence[Manifest]) -> None:
