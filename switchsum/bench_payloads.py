@@ -43,7 +43,11 @@ def manifests(
                     found.append(made if plain else replace(made, name=f"{kind}-x{count}"))
     except manifest.BadPayload as error:
         raise CommandFailed(str(error), EXIT_MISUSED) from error
-    return list({each.name: each for each in found}.values())
+    by_name: dict[str, Manifest] = {}
+    for each in found:
+        if by_name.setdefault(each.name, each).steps != each.steps:
+            raise CommandFailed(f"two different payloads are called {each.name}; rename one in its file", EXIT_MISUSED)
+    return list(by_name.values())
 
 
 def write_manifests(folder: Path, found: Sequence[Manifest]) -> None:
