@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from switchsum.measure import processor
+from switchsum.measure import endpoints, processor
 from switchsum.measure.clock import wait_until
 from switchsum.measure.rpc import Buffers, Call, CallFailed, Client, Method, Server
 from switchsum.measure.rpc_torch import Sizes, TorchClient, TorchServer
@@ -63,39 +63,25 @@ class CallRoles:
 
     def do_serve(self, way: str, address: str, port: int, workers: int, threads: int) -> dict[str, Any]:
         """Be a parameter server. `workers`: how many there are; `threads`: calls that may be under way at once."""
-        transport, _, mode = way.partition("/")
         server: Server
-        try:
-            if transport == "tcp":
-                from switchsum.measure.rpc_tcp import TcpServer
-
-                server = TcpServer(address, port, self.answer)
-            elif transport == "grpc":
-                from switchsum.measure.rpc_grpc import GrpcServer
-
-                server = GrpcServer(address, port, mode, self.answer, threads)
-            else:
-                server = TorchServer(range(workers), self._sizes, self.answer)
-        except OSError as error:
-            raise CallFailed(f"cannot listen at {address}:{port}: {error}; choose another --port (0: any)") from error
+        if way == "gloo":
+            server = TorchServer(range(workers), self._sizes, self.answer)
+        else:
+            try:
+                server = endpoints.listen(way, address, port, self.answer, threads)
+            except OSError as error:
+                raise CallFailed(f"cannot listen at {address}:{port}: {error}; choose another --port (0: any)") from error
         self._servers[way] = server
         return {"port": server.port}
 
     def do_dial(self, way: str, servers: list[list[Any]], timeout_s: float) -> dict[str, Any]:
         """Be a worker. `servers`: (rank, address, port) of each."""
-        transport, _, mode = way.partition("/")
         clients: list[Client] = []
         for rank, address, port in servers:
-            if transport == "tcp":
-                from switchsum.measure.rpc_tcp import TcpClient
-
-                clients.append(TcpClient(address, port, self._rank, timeout_s))
-            elif transport == "grpc":
-                from switchsum.measure.rpc_grpc import GrpcClient
-
-                clients.append(GrpcClient(address, port, mode, self._rank, timeout_s))
-            else:
+            if way == "gloo":
                 clients.append(TorchClient(rank, self._sizes))
+            else:
+                clients.append(endpoints.dial(way, address, port, self._rank, timeout_s))
         self._clients[way] = clients
         return {}
 

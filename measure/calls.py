@@ -5,6 +5,7 @@ A run lasts a time, not a number of calls: every worker calls every server until
 
 from __future__ import annotations
 
+from switchsum.measure import processor
 from switchsum.measure.experiment import Case, Experiment, Way
 from switchsum.measure.rpc import Method
 from switchsum.measure.samples import Run, Series, Usage
@@ -86,7 +87,8 @@ class Calls(Experiment):
         self._call(row, way, run, self._plan.duration_s)
         after = crew.ask("usage", self._plan.timeout_s, way=way.name)
         run.usage = [
-            _difference(Usage(**end["usage"]), Usage(**start["usage"])) for end, start in zip(after, before, strict=True)
+            processor.difference(Usage(**end["usage"]), Usage(**start["usage"]))
+            for end, start in zip(after, before, strict=True)
         ]
         spent = [
             end["messages_s"] - start["messages_s"]
@@ -146,13 +148,3 @@ class Throughput(Calls):
 
     benchmark = "ps-throughput"
     method = Method.ECHO
-
-
-def _difference(after: Usage, before: Usage) -> Usage:
-    return Usage(
-        after.user_s - before.user_s,
-        after.system_s - before.system_s,
-        after.voluntary_switches - before.voluntary_switches,
-        after.involuntary_switches - before.involuntary_switches,
-        after.resident_bytes,
-    )

@@ -114,8 +114,10 @@ class Experiment(ABC):
         self._tell("ranks meet")
         for crew in self._distinct_crews:
             if any(self._needs_torch(way) for way in self._plan.ways if self._crews[way.name] is crew):
-                patience_s = _JOIN_S + _JOIN_PER_RANK_S * crew.ranks
-                crew.ask("join", patience_s, rendezvous=crew.site.rendezvous, timeout_s=self._plan.timeout_s)
+                members = self._members(crew)
+                patience_s = _JOIN_S + _JOIN_PER_RANK_S * len(members)
+                told = {"rendezvous": crew.site.rendezvous, "ranks": len(members), "timeout_s": self._plan.timeout_s}
+                crew.ask_each("join", patience_s, dict.fromkeys(members, told))
         for way in self._plan.ways:
             self._open(way)
         busy, ticks = processor.machine_ticks()
@@ -136,6 +138,14 @@ class Experiment(ABC):
     @abstractmethod
     def _needs_torch(self, way: Way) -> bool:
         """Whether it needs torch.distributed's default group."""
+
+    def _members(self, crew: Crew) -> range:
+        """Of that group, the first ranks."""
+        return range(crew.ranks)
+
+    def _ranks(self, way: Way) -> range:
+        """Those that have a part in this way."""
+        return range(self._crews[way.name].ranks)
 
     @abstractmethod
     def _open(self, way: Way) -> None:
@@ -191,29 +201,33 @@ class Experiment(ABC):
         if not run.machine_ticks:
             run.machine_busy_ticks, run.machine_ticks = busy_after - busy, ticks_after - ticks
         after = self._count(way)
-        self._account(row, run, self._crews[way.name], before, after)
+        self._account(row, run, way, before, after)
         row.runs.append(run)
         self._check(row, way)
 
     def _count(self, way: Way) -> tuple[list[dict[str, Any]], list[Carried] | None]:
         crew = self._crews[way.name]
-        return crew.ask("counters", self._plan.timeout_s, transport=way.name), crew.site.link_counters()
+        asked = {"way": way.name}
+        answers = crew.ask_each("counters", self._plan.timeout_s, dict.fromkeys(self._ranks(way), asked))
+        return answers, crew.site.link_counters()
 
     def _account(
         self,
         row: Series,
         run: Run,
-        crew: Crew,
+        way: Way,
         before: tuple[list[dict[str, Any]], list[Carried] | None],
         after: tuple[list[dict[str, Any]], list[Carried] | None],
     ) -> None:
         """What the links carried, and what was sent again or lost, between two counts."""
         if before[1] is not None and after[1] is not None:
             row.link_source = "tbf"
-            old, new = before[1], after[1]
+            hosts = len(set(row.hosts))  # the first ones; what has no part in this way may have links, too
+            old, new = before[1][:hosts], after[1][:hosts]
         else:
             # An interface that ranks share, or loopback, tells nothing about one of them.
-            alone = all(hello["alone"] and hello["interface"] not in ("", "lo") for hello in crew.hellos)
+            hellos = [self._crews[way.name].hellos[rank] for rank in self._ranks(way)]
+            alone = all(hello["alone"] and hello["interface"] not in ("", "lo") for hello in hellos)
             row.link_source = source = "interface" if alone else "payload"
             old, new = ([Carried(**answer[source]) for answer in answers] for answers in (before[0], after[0]))
         run.carried = [difference(end, start) for end, start in zip(new, old, strict=True)]

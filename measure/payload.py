@@ -6,6 +6,7 @@ integers plus a number. So every tile differs from its neighbours, and the expec
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -26,35 +27,54 @@ UNIT_ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 # Powers of two by which tiles differ; float16 has little room: 32 ranks x 5 sigma x 8 must stay below 65,504.
 _SCALES = {"float32": 16, "float16": 4, "bfloat16": 16}
 
+_STARTS, _START_STEP = 1024, 256  # places at which tensors of one operation begin, and numbers between them
+
 Value = TypeVar("Value", bound=np.generic)
 Reference = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]
 Bound = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float64]]
 
 
-class Payload:
-    """One rank's tensor of `count` numbers, and the means to judge the sum of all ranks'. `dtype`: a key of ITEM_BYTES."""
+class Numbers:
+    """All ranks' numbers of one type from a seed, of which each tensor repeats a stretch. `dtype`: a key of ITEM_BYTES."""
 
-    def __init__(self, count: int, dtype: str, redop: str, rank: int, ranks: int, seed: int) -> None:
-        self.count, self.dtype, self.redop = count, dtype, redop
-        self._rank, self._ranks, self._seed = rank, ranks, seed
+    def __init__(self, dtype: str, ranks: int, seed: int) -> None:
+        self.dtype, self.ranks, self._seed = dtype, ranks, seed
+        self._made: npt.NDArray[Any] = np.empty((ranks, 0), np.float32)
+
+    def stretch(self, first: int, width: int) -> npt.NDArray[Any]:
+        """float32[ranks, width] (values of the type), or int32 of magnitudes that fit a lane of 32 ranks."""
+        if self._made.shape[1] < first + width:
+            self._made = np.stack([self._of(np.random.default_rng([self._seed, rank]), first + width) for rank in self._all])
+        return self._made[:, first : first + width]
+
+    @property
+    def _all(self) -> range:
+        return range(self.ranks)
+
+    def _of(self, generator: np.random.Generator, count: int) -> npt.NDArray[Any]:
+        import torch
+
+        if self.dtype == "int32":
+            return generator.integers(-(1 << 20), 1 << 20, count, np.int32)
+        values = torch.from_numpy(generator.standard_normal(count, np.float32))
+        return np.asarray(values.to(getattr(torch, self.dtype)).float().numpy())
+
+
+class Payload:
+    """One rank's tensor of `count` numbers, and the means to judge the sum of all ranks'.
+
+    `number`: of the tensor among those of one operation, which begin at different places of `numbers`.
+    """
+
+    def __init__(self, count: int, numbers: Numbers, redop: str, rank: int, number: int = 0) -> None:
+        self.count, self.dtype, self.redop = count, numbers.dtype, redop
+        self._numbers, self._rank, self._number = numbers, rank, number
+        self._ranks = numbers.ranks
 
     @cached_property
     def _base(self) -> npt.NDArray[Any]:
-        """float32[ranks, <= TILE] (values of the dtype), or int32 of magnitudes that fit a lane of 32 ranks."""
-        width = min(self.count, TILE)
-        rows = []
-        for rank in range(self._ranks):
-            generator = np.random.default_rng([self._seed, rank])
-            if self.dtype == "int32":
-                rows.append(generator.integers(-(1 << 20), 1 << 20, width, np.int32))
-            else:
-                rows.append(self._rounded(generator.standard_normal(width, np.float32)))
-        return np.stack(rows)
-
-    def _rounded(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        import torch
-
-        return np.asarray(torch.from_numpy(values).to(getattr(torch, self.dtype)).float().numpy())
+        """Numbers.stretch() of the tile."""
+        return self._numbers.stretch(_START_STEP * (self._number % _STARTS), min(self.count, TILE))
 
     def _tiles(self) -> Iterator[tuple[int, int, float]]:
         """(start, numbers, the tile's factor or, for integers, summand)."""
@@ -103,7 +123,7 @@ class Payload:
         How a tensor is summed may depend on its length, so the last tile is looked at behind a full one.
         """
         if self.count <= TILE:
-            return {self.count: of_tensor(self._base)}
+            return {self.count: of_tensor(np.ascontiguousarray(self._base))}
         rest = self.count % TILE
         values = of_tensor(np.concatenate([self._base, self._base[:, :rest]], axis=1))
         return {TILE: values[:TILE], rest: values[TILE:]}
@@ -125,6 +145,28 @@ class Payload:
                 error = np.abs(found - exact_of[width] * (change / divisor))
                 wrong += int((~(error <= permitted_of[width] * (change / divisor))).sum())  # NaN is wrong, too
         return wrong
+
+    def largest_error(self, result: torch.Tensor) -> float:
+        """Of `result`: the largest distance from the exact sum, relative to the sum of magnitudes; 0 if all is exact.
+
+        What is no number, or infinite, counts as the largest float that there is.
+        """
+        largest = 0.0
+        exact_of = self._by_width(lambda inputs: inputs.sum(axis=0, dtype=np.float64))
+        scale_of = self._by_width(lambda inputs: np.abs(inputs).sum(axis=0, dtype=np.float64))
+        divisor = self._ranks if self.redop == "avg" else 1
+        for start, width, change in self._tiles():
+            found = result[start : start + width].double().numpy()
+            if self.dtype == "int32":
+                scale = np.abs(self._base[:, :width] + int(change)).sum(axis=0, dtype=np.float64)
+                error = np.abs(found - exact_of[width] - change * self._ranks)
+            else:
+                scale = scale_of[width] * (change / divisor)
+                error = np.abs(found - exact_of[width] * (change / divisor))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                relative = np.where(error == 0, 0.0, error / scale)
+            largest = max(largest, float(np.nan_to_num(relative, nan=np.inf).max()))
+        return min(largest, sys.float_info.max)
 
     def _permitted(self, inputs: npt.NDArray[np.float32], bound: Bound | None) -> npt.NDArray[np.float64]:
         """Of the sum, before an average's division."""

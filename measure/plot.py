@@ -30,8 +30,8 @@ def write(path: Path, rows: Sequence[Row], title: str, link_rate_bps: int | None
 
     figure = Figure(figsize=(8, 5), dpi=130, layout="constrained")
     axes = figure.subplots()
-    for name in dict.fromkeys(row.transport for row in rows):
-        mine = [row for row in rows if row.transport == name]
+    for name in dict.fromkeys(row.label for row in rows):
+        mine = [row for row in rows if row.label == name]
         by_run = [[formulas.algbw(row.size_bytes, seconds) for seconds in row.time.runs] for row in mine]
         middle, least, most = ([of(runs) for runs in by_run] for of in (statistics.median, min, max))
         below = [value - low for value, low in zip(middle, least, strict=True)]

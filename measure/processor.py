@@ -38,11 +38,15 @@ def usage() -> Usage:
 
 def used_since(before: Usage) -> Usage:
     """What usage() grew by."""
-    now = usage()
+    return difference(usage(), before)
+
+
+def difference(after: Usage, before: Usage) -> Usage:
+    """What a process used between two moments; its memory at the later one."""
     return Usage(
-        now.user_s - before.user_s,
-        now.system_s - before.system_s,
-        now.voluntary_switches - before.voluntary_switches,
-        now.involuntary_switches - before.involuntary_switches,
-        now.resident_bytes,
+        after.user_s - before.user_s,
+        after.system_s - before.system_s,
+        after.voluntary_switches - before.voluntary_switches,
+        after.involuntary_switches - before.involuntary_switches,
+        after.resident_bytes,
     )

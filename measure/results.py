@@ -23,7 +23,8 @@ class BadResults(ValueError):
 @dataclass
 class Results:
     """What one benchmark leaves. `links`: what is known of the workers' links; `ranks`: by crew, what each process said of
-    itself; `payloads`: manifests by name; `timeline`: of resources (resources.Timeline); `verdicts`: of conservation."""
+    itself; `payloads`: manifests by name; `timeline`: of resources (resources.Timeline); `verdicts`: of conservation;
+    `complete`: whether all rows were measured."""
 
     benchmark: str
     title: str
@@ -36,6 +37,7 @@ class Results:
     payloads: list[dict[str, Any]] = field(default_factory=list)
     timeline: dict[str, Any] = field(default_factory=dict)
     verdicts: list[dict[str, Any]] = field(default_factory=list)
+    complete: bool = True
 
     def as_json(self) -> dict[str, Any]:
         rest = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("rows", "series")}

@@ -13,7 +13,7 @@ from switchsum.measure.rows import Row
 class _Column:
     title: str
     unit: str
-    width: int  # text is right-aligned, two spaces between columns
+    width: int  # text is right-aligned, one space between columns
     cell: Callable[[Row], str]
 
 
@@ -35,19 +35,16 @@ _LINK = (
     _Column("linkbw", "(GB/s)", 9, lambda row: _significant(row.linkbw)),
     _Column("link", "(%)", 5, lambda row: "-" if row.link_share is None else f"{100 * row.link_share:.1f}"),
 )
-_COSTS = (
-    _Column("worker", "(s/GB)", 7, lambda row: _significant(row.worker_cpu, 3)),
-    _Column("busy", "(%)", 4, lambda row: f"{100 * row.busy:.0f}"),
-    _Column("resent", "", 6, lambda row: _or_dash(row.resent)),
-    _Column("limit", "", 5, lambda row: row.limited_by),
-)
+_WORKER = _Column("worker", "(s/GB)", 8, lambda row: _significant(row.worker_cpu, 3))
+_BUSY = _Column("busy", "(%)", 4, lambda row: f"{100 * row.busy:.0f}")
+_LIMIT = _Column("limit", "", 5, lambda row: row.limited_by)
 _WRONG = (_Column("#wrong", "", 6, lambda row: _or_dash(row.wrong)),)
 _ALLREDUCE = (
     _Column("size", "(B)", 10, lambda row: str(row.size_bytes)),
     _Column("buffers", "", 7, lambda row: str(row.buffers)),
     _Column("type", "", 8, lambda row: row.dtype),
     _Column("redop", "", 5, lambda row: row.redop),
-    _Column("transport", "", 11, lambda row: row.label),
+    _Column("transport", "", 15, lambda row: row.label),
     _Column("time", "(us)", 9, _TIME),
     _Column("+-95%", "(us)", 7, _TIME_CI),
     *_SPREAD,
@@ -55,9 +52,11 @@ _ALLREDUCE = (
     _Column("busbw", "(GB/s)", 9, lambda row: _significant(row.busbw or 0.0)),
     *_LINK,
     *_WRONG,
-    _COSTS[0],
-    _Column("switch", "(s/GB)", 7, lambda row: "-" if row.switch_cpu is None else _significant(row.switch_cpu, 3)),
-    *_COSTS[1:],
+    _Column("error", "", 7, lambda row: "-" if row.largest_error is None else _error(row.largest_error)),
+    _WORKER,
+    _Column("switch", "(s/GB)", 8, lambda row: "-" if row.switch_cpu is None else _significant(row.switch_cpu, 3)),
+    _BUSY,
+    _LIMIT,
 )
 
 
@@ -74,7 +73,10 @@ def _calls(unit: str) -> tuple[_Column, ...]:
         _Column("message", "(us)", 8, lambda row: "-" if row.serialize is None else _microseconds(row.serialize)),
         *_LINK,
         *_WRONG,
-        *_COSTS,
+        _WORKER,
+        _BUSY,
+        _Column("resent", "", 6, lambda row: _or_dash(row.resent)),
+        _LIMIT,
     )
 
 
@@ -103,6 +105,7 @@ BUSBW_NOTE = (
 COLUMNS_NOTE = (
     "time: mean over runs, with the half-width of its 95 % interval; p50, p99: over all operations. "
     "worker: CPU seconds a worker spends on a GB of its payload; switch: the switch on a GB; busy: of all cores. "
+    "error: the largest distance of a number from the exact sum, relative to the sum of magnitudes. "
     "limit: what held the row back: link (90 to 105 % of its rate), burst (more: credit from the pause before), cpu (75 % of "
     "all cores, or 95 % of one by one process); - if nothing was full."
 )
@@ -119,12 +122,12 @@ def line(row: Row) -> str:
 
 
 def _titles(columns: Sequence[_Column]) -> list[str]:
-    titles = (" ".join(f"{getattr(column, which):>{column.width + 1}}" for column in columns) for which in ("title", "unit"))
-    return [f"#{text[1:]}" for text in titles]
+    titles = (" ".join(f"{getattr(column, which):>{column.width}}" for column in columns) for which in ("title", "unit"))
+    return [f"#{text[1:]}".rstrip() for text in titles]
 
 
 def _line(columns: Sequence[_Column], row: Row) -> str:
-    return " ".join(f"{column.cell(row):>{column.width + 1}}" for column in columns)
+    return " ".join(f"{column.cell(row):>{column.width}}" for column in columns)
 
 
 def resource_lines(rows: Sequence[Row]) -> list[str]:
@@ -194,6 +197,10 @@ def _significant(value: float, digits: int = 4) -> str:
         return "-" if value else "0"
     text = f"{value:#.{digits}g}".rstrip(".")
     return f"{value:.0f}" if "e+" in text else text
+
+
+def _error(relative: float) -> str:
+    return f"{relative:.1e}" if relative else "0"
 
 
 def _or_dash(value: int | None) -> str:

@@ -1,4 +1,5 @@
-"""What is compared, behind one interface: sums by torch.distributed over some backend, and datagrams without a protocol."""
+"""What is compared, behind one interface: sums by torch.distributed over some backend, by parameter servers (push_pull), and
+datagrams without a protocol."""
 
 from __future__ import annotations
 
@@ -34,6 +35,10 @@ class Description:
         return self.backend == "switchsum"
 
     @property
+    def needs_devices(self) -> bool:
+        return self.backend == "nccl"
+
+    @property
     def compiled(self) -> bool:
         """Whether it uses the packet engine."""
         return self.needs_switch or self.name == "limit"
@@ -46,6 +51,9 @@ DESCRIPTIONS = {
         Description("switchsum16", "switchsum", 16),
         Description("switchsum8", "switchsum", 8),
         Description("gloo", "gloo"),
+        Description("nccl", "nccl"),
+        Description("grpc", "", needs_servers=True),
+        Description("tcp", "", needs_servers=True),
         Description("limit", ""),
     )
 }
@@ -80,9 +88,17 @@ class Transport(ABC):
     def __init__(self, description: Description) -> None:
         self.description = description
 
+    def ready(self, inputs: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
+        """Restore the tensors before an operation."""
+        for tensor, values in zip(tensors, inputs, strict=True):
+            tensor.copy_(values)
+
     @abstractmethod
     def run(self, tensors: Sequence[torch.Tensor]) -> None:
         """One operation, in place: all tensors under way at once."""
+
+    def fetch(self, tensors: Sequence[torch.Tensor]) -> None:  # noqa: B027  what only devices need
+        """Bring the last operation's results into `tensors`, if they are elsewhere."""
 
     @abstractmethod
     def wrong(self, subject: Payload, result: torch.Tensor) -> int | None:
@@ -126,7 +142,7 @@ class Collective(Transport):
             else:
                 os.environ[LANES_VARIABLE] = before
         # Gloo has no average: whoever wants one divides.
-        self._divides = redop == "avg" and not description.needs_switch
+        self._divides = redop == "avg" and description.backend == "gloo"
         average = redop == "avg" and not self._divides
         self._operation = dist.ReduceOp.AVG if average else dist.ReduceOp.SUM
         self._ranks = dist.get_world_size()
@@ -136,8 +152,8 @@ class Collective(Transport):
         if len(tensors) == 1:
             self._dist.all_reduce(tensors[0], op=self._operation, group=self._group)
         else:
-            works = [self._dist.all_reduce(each, op=self._operation, group=self._group, async_op=True) for each in tensors]
-            for work in works:
+            options: dict[str, Any] = {"op": self._operation, "group": self._group, "async_op": True}
+            for work in [self._dist.all_reduce(each, **options) for each in tensors]:
                 work.wait()
         if self._divides:
             for each in tensors:
@@ -179,6 +195,33 @@ class Collective(Transport):
             return None
         seconds = self._group.end_profile()
         return StageProfile(seconds, self._group.statistics().packets_received - self._packets_before)
+
+
+class OnDevices(Collective):
+    """Sums of tensors that are in the memory of CUDA devices, of which each rank has one (NCCL)."""
+
+    def __init__(self, description: Description, elements: int, redop: str, timeout: timedelta) -> None:
+        import torch
+
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        super().__init__(description, elements, redop, timeout)
+        self._there: list[torch.Tensor] = []
+
+    def ready(self, inputs: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
+        import torch
+
+        self._there = [values.cuda() for values in inputs]
+        torch.cuda.synchronize()
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> None:
+        import torch
+
+        super().run(self._there)
+        torch.cuda.synchronize()
+
+    def fetch(self, tensors: Sequence[torch.Tensor]) -> None:
+        for tensor, result in zip(tensors, self._there, strict=True):
+            tensor.copy_(result)
 
 
 class Limit(Transport):

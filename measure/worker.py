@@ -23,17 +23,19 @@ from switchsum.measure import interfaces, processor, tcp_counters
 from switchsum.measure.call_roles import CallRoles
 from switchsum.measure.channel import Channel, Closed, connect
 from switchsum.measure.clock import machine, wait_until
-from switchsum.measure.payload import ITEM_BYTES, Payload, checksums
+from switchsum.measure.payload import ITEM_BYTES, Numbers, Payload, checksums
 from switchsum.measure.samples import Carried
 
 if TYPE_CHECKING:
     import torch
 
+    from switchsum.measure.rpc import Server
     from switchsum.measure.transports import Transport
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _FUTURE_COVER = "Got the following error when running the callback: "
 CONNECT_TIMEOUT_S = 60.0
+_EARLIER = 0.9  # of the time after which a worker gives up: a server knows whom it waits for
 
 
 class Worker:
@@ -49,6 +51,7 @@ class Worker:
         self._inputs: list[torch.Tensor] = []
         self._tensors: list[torch.Tensor] = []
         self._roles = CallRoles(self._rank)
+        self._sums: dict[str, Server] = {}
         self._joined = False
 
     def hello(self) -> dict[str, Any]:
@@ -65,8 +68,8 @@ class Worker:
             "python": platform.python_version(),
         }
 
-    def do_join(self, rendezvous: str, timeout_s: float) -> dict[str, Any]:
-        """Meet the other ranks: torch.distributed's default group, over Gloo, which times nothing.
+    def do_join(self, rendezvous: str, ranks: int, timeout_s: float) -> dict[str, Any]:
+        """Meet the others of the first `ranks` ranks: torch.distributed's default group, over Gloo, which times nothing.
 
         `rendezvous`: init_process_group's init_method, such as "file:///path" or "tcp://HOST:PORT".
         """
@@ -77,39 +80,56 @@ class Worker:
         # Torchrun's own store, which the variable would have us use, is at another address.
         os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
         timeout = timedelta(seconds=timeout_s)
-        dist.init_process_group("gloo", init_method=rendezvous, rank=self._rank, world_size=self._ranks, timeout=timeout)
+        dist.init_process_group("gloo", init_method=rendezvous, rank=self._rank, world_size=ranks, timeout=timeout)
         self._joined = True
         return {"torch": torch.__version__}
 
-    def do_open(self, transport: str, elements: int, redop: str, timeout_s: float) -> dict[str, Any]:
+    def do_serve_sums(self, way: str, workers: int, redop: str, timeout_s: float) -> dict[str, Any]:
+        """Be a parameter server that sums."""
+        from switchsum.measure import endpoints
+        from switchsum.measure.sum_service import THREADS_A_WORKER, SumService
+
+        service = SumService(workers, redop == "avg", _EARLIER * timeout_s)
+        self._sums[way] = endpoints.listen(way, self._address, 0, service, THREADS_A_WORKER * workers)
+        return {"address": self._address, "port": self._sums[way].port}
+
+    def do_open(
+        self, transport: str, way: str, elements: int, redop: str, servers: list[list[Any]], timeout_s: float
+    ) -> dict[str, Any]:
+        """Be a worker. `servers`: (address, port) of each parameter server."""
         from switchsum.measure import transports
+        from switchsum.measure.push_pull import PushPull
 
         description = transports.DESCRIPTIONS[transport]
         opened: Transport
         ports: tuple[int, int] | None = None
-        if description.backend:
-            opened = transports.Collective(description, elements, redop, timedelta(seconds=timeout_s))
+        if description.needs_servers:
+            opened = PushPull(description, way, servers, self._rank, timeout_s)
+        elif description.backend:
+            kind = transports.OnDevices if description.needs_devices else transports.Collective
+            opened = kind(description, elements, redop, timedelta(seconds=timeout_s))
         else:
             opened = transports.Limit(description, elements, self._address)
             ports = opened.ring.ports
-        self._transports[transport] = opened
+        self._transports[way] = opened
         return {"address": self._address, "ports": ports, "compares_ranks": opened.compares_ranks}
 
-    def do_connect(self, transport: str, following: list[Any], preceding: list[Any]) -> dict[str, Any]:
+    def do_connect(self, way: str, following: list[Any], preceding: list[Any]) -> dict[str, Any]:
         from switchsum.measure.transports import Limit
 
-        limit = self._transports[transport]
+        limit = self._transports[way]
         assert isinstance(limit, Limit)
         limit.ring.connect((following[0], following[1]), (preceding[0], preceding[1]))
         return {}
 
-    def do_load(self, buffers: list[Any], redop: str, seed: int) -> dict[str, Any]:
+    def do_load(self, buffers: list[Any], redop: str, ranks: int, seed: int) -> dict[str, Any]:
         """The tensors that the next operations sum. `buffers`: (bytes, dtype) of each."""
         import torch
 
         self._inputs, self._tensors = [], []  # first, so that both payloads are never there at once
+        numbers = {dtype: Numbers(dtype, ranks, seed) for _, dtype in buffers}
         self._subjects = [
-            Payload(max(1, size // ITEM_BYTES[dtype]), dtype, redop, self._rank, self._ranks, seed + number)
+            Payload(max(1, size // ITEM_BYTES[dtype]), numbers[dtype], redop, self._rank, number)
             for number, (size, dtype) in enumerate(buffers)
         ]
         for subject in self._subjects:
@@ -118,15 +138,14 @@ class Worker:
         self._tensors = [torch.empty_like(each) for each in self._inputs]
         return {}
 
-    def do_ready(self) -> dict[str, Any]:
+    def do_ready(self, way: str) -> dict[str, Any]:
         """The inputs are back in the tensors; the coordinator says go when every rank has said so."""
-        for tensor, values in zip(self._tensors, self._inputs, strict=True):
-            tensor.copy_(values)
+        self._transports[way].ready(self._inputs, self._tensors)
         return {}
 
-    def do_go(self, transport: str, at_ns: int | None) -> dict[str, Any]:
+    def do_go(self, way: str, at_ns: int | None) -> dict[str, Any]:
         """One operation. `at_ns`: the common start on CLOCK_MONOTONIC; None for at once, where clocks differ."""
-        chosen = self._transports[transport]
+        chosen = self._transports[way]
         wait_until(at_ns)
         before = processor.usage()
         started = time.perf_counter_ns()
@@ -134,21 +153,22 @@ class Worker:
         elapsed = time.perf_counter_ns() - started - chosen.untimed_ns
         return {"ns": elapsed, "usage": asdict(processor.used_since(before))}
 
-    def do_check(self, transport: str) -> dict[str, Any]:
+    def do_check(self, way: str) -> dict[str, Any]:
         """Judge what the last operation left in the tensors."""
-        chosen = self._transports[transport]
+        chosen = self._transports[way]
+        chosen.fetch(self._tensors)
         both = list(zip(self._subjects, self._tensors, strict=True))
         wrong = [chosen.wrong(subject, tensor) for subject, tensor in both]
         return {
             "wrong": None if None in wrong else sum(each or 0 for each in wrong),
             "counts": [subject.count for subject in self._subjects],
             "checksums": [checksums(tensor) for tensor in self._tensors] if chosen.compares_ranks else None,
-            "largest_error": None,
+            "largest_error": None if None in wrong else max(subject.largest_error(tensor) for subject, tensor in both),
         }
 
-    def do_counters(self, transport: str) -> dict[str, Any]:
-        if transport in self._transports:
-            found = self._transports[transport].counters()
+    def do_counters(self, way: str) -> dict[str, Any]:
+        if way in self._transports:
+            found = self._transports[way].counters()
         else:
             from switchsum.measure.transports import Counters
 
@@ -161,12 +181,12 @@ class Worker:
             "lost": found.lost,
         }
 
-    def do_start_profile(self, transport: str) -> dict[str, Any]:
-        self._transports[transport].start_profile()
+    def do_start_profile(self, way: str) -> dict[str, Any]:
+        self._transports[way].start_profile()
         return {}
 
-    def do_end_profile(self, transport: str) -> dict[str, Any]:
-        found = self._transports[transport].end_profile()
+    def do_end_profile(self, way: str) -> dict[str, Any]:
+        found = self._transports[way].end_profile()
         return {"stages": found.seconds if found else None, "packets": found.packets if found else 0}
 
     def do_leave(self) -> dict[str, Any]:
@@ -180,6 +200,8 @@ class Worker:
     def do_end(self) -> dict[str, Any]:
         """When all have left."""
         self._roles.close_servers()
+        for server in self._sums.values():
+            server.close()
         if self._joined:
             import torch.distributed as dist
 

@@ -15,6 +15,7 @@ from switchsum import (
     bench_calls_command,
     bench_capture_command,
     bench_grounds,
+    bench_payloads,
     bench_payloads_command,
     bench_preset,
 )
@@ -23,15 +24,21 @@ from switchsum.bench_run import Outputs, Screen, run, under_torchrun
 from switchsum.failures import CommandFailed, require, terminated_like_interrupted
 
 if TYPE_CHECKING:
-    from switchsum.measure.experiment import Plan
+    from switchsum.measure.experiment import Case, Plan, Way
+    from switchsum.measure.manifest import Manifest
 
 BENCH_MODULES = {"torch": "torch"}
 DEFAULT_TRANSPORTS = ("switchsum", "gloo", "limit")
 DEFAULT_WORKERS = 4
 _TYPES = ("float32", "float16", "bfloat16", "int32")
 _OPERATIONS = ("sum", "avg")
+_BEGIN, _END, _FACTOR = "4K", "64M", 4
+DEDICATED = "dedicated"
+PLACEMENTS = ("colocated", DEDICATED)
+DEFAULT_IOVEC_COUNT = 10
+DEFAULT_SIZES = "small=10,medium=10KB,large=1MB"
 
-app = typer.Typer(help="Measure communication: sums through the switch, over Gloo, and what the path can carry at best.")
+app = typer.Typer(help="Measure communication: sums through the switch and otherwise, calls of parameter servers.")
 app.command()(bench_capture_command.capture)
 app.command()(bench_payloads_command.payloads)
 
@@ -82,19 +89,57 @@ def allreduce(
     transport: Annotated[
         list[str] | None,
         typer.Option(
-            help="What to measure, may be repeated: switchsum, switchsum16, switchsum8 (lanes of 16 and 8 bits), gloo, limit.  "
+            help="What to measure, may be repeated: switchsum, switchsum16, switchsum8 (lanes of 16 and 8 bits), gloo, nccl, "
+            "grpc and tcp (parameter servers), limit.  "
             f"[default: {', '.join(DEFAULT_TRANSPORTS)}]"
         ),
     ] = None,
-    begin: Annotated[str, typer.Option(help="Smallest size of a worker's tensor; K, M and G are binary.")] = "4K",
-    end: Annotated[str, typer.Option(help="Largest size.")] = "64M",
-    factor: Annotated[int, typer.Option(help="From one size to the next.")] = 4,
-    size: Annotated[list[str] | None, typer.Option(help="Exactly this size, may be repeated; instead of a sweep.")] = None,
-    dtype: Annotated[str, typer.Option(help="float32, float16, bfloat16 or int32.")] = "float32",
+    mode: Annotated[
+        list[str] | None,
+        typer.Option(help="Of grpc: non-serialized or serialized (protobuf); may be repeated.  [default: non-serialized]"),
+    ] = None,
+    num_ps: Annotated[
+        int | None, typer.Option(help="Parameter servers.  [default: as many as workers; if dedicated, 1]")
+    ] = None,
+    placement: Annotated[
+        str | None,
+        typer.Option(
+            help="Parameter servers beside workers (colocated) or on hosts of their own (dedicated).  [default: colocated]"
+        ),
+    ] = None,
+    begin: Annotated[str | None, typer.Option(help="Smallest size of a worker's tensor, such as 4K.  [default: 4K]")] = None,
+    end: Annotated[str | None, typer.Option(help="Largest size; K, M and G are binary.  [default: 64M]")] = None,
+    factor: Annotated[int | None, typer.Option(help="From one size to the next.  [default: 4]")] = None,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(help="Exactly this size, rounded up to whole numbers, may be repeated; instead of a sweep."),
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, float16, bfloat16 or int32.  [default: float32]")] = None,
+    payload: Annotated[
+        list[str] | None,
+        typer.Option(help="Sum the buckets of a captured payload's step, all at once: its name or file; may be repeated."),
+    ] = None,
+    step: Annotated[
+        list[int] | None,
+        typer.Option(help="Of the payload's steps, from 0; may be repeated.  [default: the one like most others]"),
+    ] = None,
+    scheme: Annotated[
+        list[str] | None,
+        typer.Option(help="Sum the paper's buffers, all at once: uniform, random or skew; may be repeated."),
+    ] = None,
+    iovec_count: Annotated[list[int] | None, typer.Option(help="Buffers of a scheme; may be repeated.  [default: 10]")] = None,
+    sizes: Annotated[
+        str | None,
+        typer.Option(help="Bytes of a scheme's categories; KB, MB decimal.  [default: small=10,medium=10KB,large=1MB]"),
+    ] = None,
+    bias: Annotated[
+        str | None, typer.Option(help="Category with 60 % of a skewed payload's buffers.  [default: large]")
+    ] = None,
     redop: Annotated[str, typer.Option(help="sum or avg.")] = "sum",
     repeat: Annotated[int, typer.Option(help="Runs of each transport and size; transports alternate. At least 5.")] = 5,
     duration: Annotated[float, typer.Option(help="Seconds of a run; at least one sum is made.")] = 0.5,
     warmup: Annotated[float, typer.Option(help="Seconds before the first run; at least one sum is made.")] = 0.1,
+    check: Annotated[bool, typer.Option("--check", help="Verify every sum, not only one after each run.")] = False,
     elements: Annotated[
         int | None, typer.Option(help="Numbers per packet: 64, 128 or 256.  [default: 256, or the rack's]")
     ] = None,
@@ -109,10 +154,11 @@ def allreduce(
     csv_file: Annotated[Path | None, typer.Option("--csv", help="Write one line for each row and run here.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw algbw over size into this PNG.")] = None,
 ) -> None:
-    """Sum tensors over all workers, through the switch and otherwise, and print what nccl-tests would, and more.
+    """Sum tensors over all workers: through the switch, around a ring, by parameter servers; print what nccl-tests would.
 
-    On this machine's loopback, in an emulated rack (--rack), or under torchrun on real hosts. Every sum is verified before it
-    is timed; the exit status is 1 if one was wrong.
+    On this machine's loopback, in an emulated rack (--rack), or under torchrun on real hosts: there colocated parameter servers
+    are the second half of each host's ranks, dedicated ones the last ranks. Every sum is verified before it is timed; the exit
+    status is 1 if one was wrong.
     """
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in locals().items()}
     require("bench", {**BENCH_MODULES, **({"matplotlib": "demo"} if plot else {})})
@@ -126,6 +172,21 @@ def allreduce(
         raise CommandFailed(f"--workers {workers}: torchrun says how many there are; leave it out", EXIT_MISUSED)
     if hosted and loss is not None:
         raise CommandFailed("--loss: on real hosts the controller says what the switch drops", EXIT_MISUSED)
+    ways = _ways(transport, mode)
+    cases, found, notes = _cases(
+        begin=begin,
+        end=end,
+        factor=factor,
+        size=size,
+        dtype=dtype,
+        payload=payload,
+        step=step,
+        scheme=scheme,
+        iovec_count=iovec_count,
+        sizes=sizes,
+        bias=bias,
+        seed=seed,
+    )
     number = DEFAULT_WORKERS if workers is None else workers
     described = None
     if rack is not None:
@@ -133,16 +194,17 @@ def allreduce(
         number, elements = len(described.workers), described.elements
     elif hosted:
         number = int(os.environ["WORLD_SIZE"])
+    place = "torchrun" if hosted else "a rack" if described is not None else ""
+    number, servers = _processes(number, ways, num_ps, placement, place)
+    colocated = bool(place) and placement != DEDICATED and servers > 0
     if number < 2:
         raise CommandFailed(f"{number} worker has nothing to sum with: there must be at least 2; see --workers", EXIT_MISUSED)
+    _require_devices(ways, rack is not None, int(os.environ["LOCAL_WORLD_SIZE"]) if hosted else number)
     plan = _plan(
+        ways=ways,
+        cases=cases,
         workers=number,
-        transport=transport,
-        begin=begin,
-        end=end,
-        factor=factor,
-        size=size,
-        dtype=dtype,
+        servers=servers,
         redop=redop,
         repeat=repeat,
         duration=duration,
@@ -150,10 +212,11 @@ def allreduce(
         elements=elements,
         seed=seed,
         timeout=timeout,
+        check=check,
         stages=stages,
     )
     if hosted and os.environ["RANK"] != "0":
-        raise typer.Exit(bench_grounds.follow(plan))
+        raise typer.Exit(bench_grounds.follow(plan, colocated))
     from switchsum.measure import environment
     from switchsum.measure.allreduce import AllReduce
 
@@ -161,24 +224,198 @@ def allreduce(
     with terminated_like_interrupted(), ExitStack() as stack, Screen() as screen:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="switchsum-bench-")))
         if hosted:
-            ground = bench_grounds.on_hosts(plan, stack, screen.told)
+            ground = bench_grounds.on_hosts(plan, stack, screen.told, colocated)
         elif described is not None:
-            ground = bench_grounds.in_racks(plan, described, False, bmv2, folder, stack, screen.told)
+            ground = bench_grounds.in_racks(plan, described, colocated, bmv2, folder, stack, screen.told)
         else:
             ground = bench_grounds.on_loopback(plan, loss or 0.0, folder, stack, screen.told)
-        status = run(plan, ground, AllReduce, screen, arguments, machine, [], outputs)
+        ground.notes += notes
+        status = run(plan, ground, AllReduce, screen, arguments, machine, found, outputs)
     raise typer.Exit(status)
+
+
+def _ways(transport: Sequence[str] | None, mode: Sequence[str] | None) -> list[Way]:
+    """Transports in the order of the options. Raises CommandFailed."""
+    from switchsum.measure.experiment import Way
+    from switchsum.measure.rpc_grpc import MODES, NON_SERIALIZED
+    from switchsum.measure.transports import DESCRIPTIONS
+
+    chosen = list(dict.fromkeys(transport or DEFAULT_TRANSPORTS))
+    for name in chosen:
+        if name not in DESCRIPTIONS:
+            raise CommandFailed(f"--transport {name}: there are {', '.join(DESCRIPTIONS)}", EXIT_MISUSED)
+    for name in mode or ():
+        if name not in MODES:
+            raise CommandFailed(f"--mode {name}: choose {' or '.join(MODES)}", EXIT_MISUSED)
+    if mode and "grpc" not in chosen:
+        raise CommandFailed("--mode: only grpc has modes; add --transport grpc", EXIT_MISUSED)
+    modes = list(dict.fromkeys(mode or (NON_SERIALIZED,)))
+    return [
+        Way(name, each, DESCRIPTIONS[name].needs_switch, DESCRIPTIONS[name].compiled)
+        for name in chosen
+        for each in (modes if name == "grpc" else [""])
+    ]
+
+
+def _cases(
+    *,
+    begin: str | None,
+    end: str | None,
+    factor: int | None,
+    size: Sequence[str] | None,
+    dtype: str | None,
+    payload: Sequence[str] | None,
+    step: Sequence[int] | None,
+    scheme: Sequence[str] | None,
+    iovec_count: Sequence[int] | None,
+    sizes: str | None,
+    bias: str | None,
+    seed: int,
+) -> tuple[list[Case], list[Manifest], list[str]]:
+    """What is summed, the manifests that it is of, and notes about them. Raises CommandFailed."""
+    from switchsum.measure import sizes as binary
+    from switchsum.measure.experiment import Case
+    from switchsum.measure.manifest import ITEM_BYTES, Buffer
+
+    swept = any(value is not None for value in (begin, end, factor, size, dtype))
+    if (payload or scheme) and swept:
+        raise CommandFailed(
+            "--begin, --end, --factor, --size and --dtype choose single tensors; --payload and --scheme bring their own",
+            EXIT_MISUSED,
+        )
+    if payload and scheme:
+        raise CommandFailed("--payload and --scheme: choose one of them", EXIT_MISUSED)
+    if not scheme and (iovec_count or sizes is not None or bias is not None):
+        raise CommandFailed("--iovec-count, --sizes and --bias shape a scheme's payload: add --scheme", EXIT_MISUSED)
+    if step and not payload:
+        raise CommandFailed("--step chooses among a payload's steps: add --payload", EXIT_MISUSED)
+    if not payload and not scheme:
+        kind = "float32" if dtype is None else dtype
+        if kind not in _TYPES:
+            raise CommandFailed(f"--dtype {kind}: choose {', '.join(_TYPES)}", EXIT_MISUSED)
+        try:
+            first, last = binary.parse(begin or _BEGIN), binary.parse(end or _END)
+            wanted = [binary.parse(text) for text in size] if size else binary.sweep(first, last, factor or _FACTOR)
+        except binary.BadSize as error:
+            raise CommandFailed(str(error), EXIT_MISUSED) from error
+        whole = [each + -each % ITEM_BYTES[kind] for each in wanted]
+        return [Case(binary.name(each), [Buffer(each, kind)]) for each in whole], [], []
+    found = bench_payloads.manifests(
+        scheme=scheme or (),
+        iovec_count=iovec_count or (DEFAULT_IOVEC_COUNT,),
+        sizes=DEFAULT_SIZES if sizes is None else sizes,
+        bias="large" if bias is None else bias,
+        seed=seed,
+        size=(),
+        payload=payload or (),
+    )
+    cases, notes = [], []
+    for manifest in found:
+        for number in dict.fromkeys(step or [manifest.usual_step]):
+            if not 0 <= number < len(manifest.steps):
+                raise CommandFailed(
+                    f"--step {number}: payload {manifest.name} has steps 0 to {len(manifest.steps) - 1}", EXIT_MISUSED
+                )
+            chosen = manifest.steps[number]
+            for bucket in chosen.buckets:
+                if bucket.dtype not in _TYPES:
+                    raise CommandFailed(
+                        f"payload {manifest.name}, step {number}: {bucket.dtype} is not summed here; {', '.join(_TYPES)} are",
+                        EXIT_MISUSED,
+                    )
+            usual = number == manifest.usual_step
+            case = Case(manifest.name if usual else f"{manifest.name} step {number}", chosen.buckets)
+            cases.append(case)
+            alike = sum(other.times for other in manifest.steps if other.is_like(chosen))
+            every = sum(other.times for other in manifest.steps)
+            stands = f"step {number}, which stands for {alike} of {every} steps; " if every > 1 else ""
+            notes.append(f"payload {manifest.name}: {stands}{_told(case)}")
+    return cases, found, notes
+
+
+def _told(case: Case) -> str:
+    if len(case.buffers) == 1:
+        return f"1 tensor of {case.size_bytes} B"
+    return f"{len(case.buffers)} tensors of {case.size_bytes} B together, all under way at once"
+
+
+def _processes(ranks: int, ways: Sequence[Way], num_ps: int | None, placement: str | None, place: str) -> tuple[int, int]:
+    """(workers, parameter servers). `ranks`: torchrun's, else the workers; `place`: "torchrun", "a rack" or "" for loopback.
+
+    Raises CommandFailed.
+    """
+    from switchsum.measure.transports import DESCRIPTIONS
+    from switchsum.p4src.layout import MAX_WORKERS
+
+    if placement is not None and placement not in PLACEMENTS:
+        raise CommandFailed(f"--placement {placement}: choose {' or '.join(PLACEMENTS)}", EXIT_MISUSED)
+    if not any(DESCRIPTIONS[way.transport].needs_servers for way in ways):
+        if num_ps is not None or placement is not None:
+            raise CommandFailed(
+                "--num-ps and --placement are about parameter servers: add --transport grpc or --transport tcp", EXIT_MISUSED
+            )
+        return ranks, 0
+    if not place and placement is not None:
+        raise CommandFailed(f"--placement {placement}: on loopback all share one host; use --rack or torchrun", EXIT_MISUSED)
+    if num_ps is not None and not 1 <= num_ps <= MAX_WORKERS:
+        raise CommandFailed(f"--num-ps {num_ps}: must be from 1 to {MAX_WORKERS}", EXIT_MISUSED)
+    if place == "torchrun":
+        return _of_torchrun(ranks, num_ps, placement)
+    if placement == DEDICATED:
+        return ranks, num_ps or 1
+    if place and num_ps is not None and num_ps > ranks:
+        raise CommandFailed(
+            f"--num-ps {num_ps}: {ranks} workers have no more than {ranks} hosts to share; add --placement {DEDICATED}",
+            EXIT_MISUSED,
+        )
+    return ranks, num_ps or ranks
+
+
+def _of_torchrun(ranks: int, num_ps: int | None, placement: str | None) -> tuple[int, int]:
+    """(workers, parameter servers) of a job's ranks. Raises CommandFailed."""
+    if placement == DEDICATED:
+        servers = num_ps or 1
+        if ranks - servers < 2:
+            raise CommandFailed(
+                f"--num-ps {servers}: of torchrun's {ranks} ranks {ranks - servers} would be workers; there must be at least 2",
+                EXIT_MISUSED,
+            )
+        return ranks - servers, servers
+    here = int(os.environ["LOCAL_WORLD_SIZE"])
+    if here % 2 or ranks % here or num_ps not in (None, ranks // 2):
+        raise CommandFailed(
+            f"colocated parameter servers take half of each host's ranks, one for each worker; torchrun started {here} here, "
+            f"{ranks} in all: start 2 on each host (--nproc-per-node 2) without --num-ps, or add --placement {DEDICATED}",
+            EXIT_MISUSED,
+        )
+    return ranks // 2, ranks // 2
+
+
+def _require_devices(ways: Sequence[Way], in_a_rack: bool, ranks: int) -> None:
+    """`ranks`: on this host. Raises CommandFailed unless each has a CUDA device, if one is needed."""
+    from switchsum.measure.transports import DESCRIPTIONS
+
+    if not any(DESCRIPTIONS[way.transport].needs_devices for way in ways):
+        return
+    import torch
+
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not devices:
+        raise CommandFailed("--transport nccl: PyTorch finds no CUDA device here", EXIT_MISUSED)
+    if in_a_rack:
+        raise CommandFailed("--transport nccl: a rack's links carry nothing between devices; leave --rack out", EXIT_MISUSED)
+    if devices < ranks:
+        raise CommandFailed(
+            f"--transport nccl: {ranks} ranks need a CUDA device each, PyTorch finds {devices} here", EXIT_MISUSED
+        )
 
 
 def _plan(
     *,
+    ways: Sequence[Way],
+    cases: Sequence[Case],
     workers: int,
-    transport: Sequence[str] | None,
-    begin: str,
-    end: str,
-    factor: int,
-    size: Sequence[str] | None,
-    dtype: str,
+    servers: int,
     redop: str,
     repeat: int,
     duration: float,
@@ -186,28 +423,18 @@ def _plan(
     elements: int | None,
     seed: int,
     timeout: float,
+    check: bool,
     stages: bool,
 ) -> Plan:
     """The options as a plan. Raises CommandFailed naming the option that makes no sense."""
-    from switchsum.measure import sizes
-    from switchsum.measure.experiment import Case, Plan, Way
-    from switchsum.measure.manifest import ITEM_BYTES, Buffer
-    from switchsum.measure.transports import DESCRIPTIONS
+    from switchsum.measure.experiment import Plan
     from switchsum.p4src.layout import DEFAULT_ELEMENTS, ELEMENT_CHOICES
 
-    try:
-        wanted = [sizes.parse(text) for text in size] if size else sizes.sweep(sizes.parse(begin), sizes.parse(end), factor)
-    except sizes.BadSize as error:
-        raise CommandFailed(str(error), EXIT_MISUSED) from error
-    chosen = list(dict.fromkeys(transport or DEFAULT_TRANSPORTS))
-    for name in chosen:
-        if name not in DESCRIPTIONS:
-            raise CommandFailed(f"--transport {name}: there are {', '.join(DESCRIPTIONS)}", EXIT_MISUSED)
+    integers = any(buffer.dtype == "int32" for case in cases for buffer in case.buffers)
     choices = ", ".join(map(str, ELEMENT_CHOICES))
     complaints = {
-        f"--dtype {dtype}: choose {', '.join(_TYPES)}": dtype not in _TYPES,
         f"--redop {redop}: choose {' or '.join(_OPERATIONS)}": redop not in _OPERATIONS,
-        "--redop avg: an average of int32 has no exact result; use sum": redop == "avg" and dtype == "int32",
+        "--redop avg: an average of int32 has no exact result; use sum": redop == "avg" and integers,
         f"--repeat {repeat}: fewer than 5 runs show no spread": repeat < 5,
         f"--duration {duration:g}: must be above 0 and at most 600 seconds": not 0 < duration <= 600,
         f"--warmup {warmup:g}: must be from 0 to 600 seconds": not 0 <= warmup <= 600,
@@ -220,11 +447,11 @@ def _plan(
     for complaint, applies in complaints.items():
         if applies:
             raise CommandFailed(complaint, EXIT_MISUSED)
-    descriptions = [DESCRIPTIONS[name] for name in chosen]
     return Plan(
-        ways=[Way(each.name, needs_switch=each.needs_switch, compiled=each.compiled) for each in descriptions],
-        cases=[Case(sizes.name(each), [Buffer(each + -each % ITEM_BYTES[dtype], dtype)]) for each in wanted],
+        ways=ways,
+        cases=cases,
         workers=workers,
+        servers=servers,
         redop=redop,
         elements=elements or DEFAULT_ELEMENTS,
         repeat=repeat,
@@ -232,5 +459,6 @@ def _plan(
         warmup_s=warmup,
         seed=seed,
         timeout_s=timeout,
+        check=check,
         stages=stages,
     )

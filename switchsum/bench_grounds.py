@@ -175,14 +175,15 @@ def in_racks(
     return Ground(chosen, title, notes, described.as_json()["workers"])
 
 
-def on_hosts(plan: Plan, stack: ExitStack, doing: Doing) -> Ground:
+def on_hosts(plan: Plan, stack: ExitStack, doing: Doing, colocated: bool = False) -> Ground:
+    """`colocated`: parameter servers are the second half of each host's ranks, else the last ranks."""
     from switchsum.bench_sites import HostsSite, publish
     from switchsum.demo.family import Family
     from switchsum.measure.crew import BenchmarkFailed
 
     _prepare(plan, doing)
     family = stack.enter_context(Family())
-    site = HostsSite(family, os.environ, plan.workers, plan.servers)
+    site = HostsSite(family, os.environ, plan.workers, plan.servers, colocated)
     doing(f"waiting for {len(site.labels)} ranks")
     publish(site.address)
     site.start()
@@ -197,15 +198,17 @@ def on_hosts(plan: Plan, stack: ExitStack, doing: Doing) -> Ground:
     return Ground({way.name: crew for way in plan.ways}, title, [note])
 
 
-def follow(plan: Plan) -> int:
+def follow(plan: Plan, colocated: bool = False) -> int:
     """A rank other than 0 under torchrun: does what rank 0 says."""
-    from switchsum.bench_sites import publish
+    from switchsum.bench_sites import places, publish
     from switchsum.measure import worker
 
     _prepare(plan, lambda _: None)
-    status = worker.main(publish(None))
+    address, rank = publish(None), os.environ["RANK"]
+    os.environ["RANK"] = str(places(os.environ, colocated)[int(rank)])
+    status = worker.main(address)
     if status:
-        raise CommandFailed(f"rank {os.environ['RANK']}: rank 0 ended the benchmark; its output says why")
+        raise CommandFailed(f"rank {rank}: rank 0 ended the benchmark; its output says why")
     return status
 
 

@@ -43,12 +43,11 @@ def manifests(
                     found.append(made if plain else replace(made, name=f"{kind}-x{count}"))
     except manifest.BadPayload as error:
         raise CommandFailed(str(error), EXIT_MISUSED) from error
-    names = [each.name for each in found]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise CommandFailed(
-            f"{', '.join(twice)}: two payloads of one name cannot be told apart; rename one, or leave it out", EXIT_MISUSED
-        )
-    return found
+    by_name: dict[str, Manifest] = {}
+    for each in found:
+        if by_name.setdefault(each.name, each).steps != each.steps:
+            raise CommandFailed(f"two different payloads are called {each.name}; rename one in its file", EXIT_MISUSED)
+    return list(by_name.values())
 
 
 def write_manifests(folder: Path, found: Sequence[Manifest]) -> None:

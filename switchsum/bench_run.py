@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from switchsum.bench_grounds import Ground
     from switchsum.measure.experiment import Experiment, Plan
     from switchsum.measure.manifest import Manifest
+    from switchsum.measure.results import Results
+    from switchsum.measure.samples import Series
 
 
 @dataclass(frozen=True)
@@ -84,53 +86,70 @@ def run(
     """The experiment and its outputs; returns the exit status. `machine`: environment.describe() from before it."""
     from switchsum.measure import table
     from switchsum.measure.crew import BenchmarkFailed
-    from switchsum.measure.results import Results, write_csv
+    from switchsum.measure.results import Results
     from switchsum.measure.rows import Row
 
     title = f"switchsum bench {kind.benchmark}: {ground.title}; {plan.repeat} runs; 1 GB/s = 1e9 B/s, sizes in bytes"
     rows: list[Row] = []
+    series: list[Series] = []
     for line in table.header(title, kind.benchmark):
         screen.show(line)
 
-    def measured(samples: Any) -> None:
+    def measured(samples: Series) -> None:
+        series.append(samples)
         rows.append(Row.of(samples))
         screen.show(table.line(rows[-1]))
 
     experiment = kind(plan, ground.crews, screen.told, measured)
+    complete = False
     try:
-        series = experiment.run()
+        experiment.run()
+        complete = True
     except BenchmarkFailed as error:
         raise CommandFailed(str(error)) from error
-    machine["busy_before"] = experiment.busy_before
+    finally:
+        machine["busy_before"] = experiment.busy_before
+        found = Results(
+            benchmark=kind.benchmark,
+            title=title,
+            arguments=arguments,
+            environment=machine,
+            complete=complete,
+            rows=rows,
+            series=series,
+            links=ground.links,
+            ranks={name: [dict(hello) for hello in crew.hellos] for name, crew in ground.crews.items()},
+            payloads=[manifest.as_json() for manifest in manifests],
+        )
+        if rows and not complete:
+            written = " and ".join(map(str, _write(found, outputs, ground, plan)))
+            screen.show(f"# ended before its end{f'; {written}: the rows above' if written else ''}")
     when = f"{machine['date']}, {machine['cores']} cores, {100 * experiment.busy_before:.0f} % busy with others before"
     lines = table.footer(rows, [*ground.notes, when]) + table.resource_lines(rows)
     for line in lines + table.stage_lines(rows, plan.elements):
         screen.show(line)
-    found = Results(
-        benchmark=kind.benchmark,
-        title=title,
-        arguments=arguments,
-        environment=machine,
-        rows=rows,
-        series=series,
-        links=ground.links,
-        ranks={name: [dict(hello) for hello in crew.hellos] for name, crew in ground.crews.items()},
-        payloads=[manifest.as_json() for manifest in manifests],
-    )
+    _write(found, outputs, ground, plan)
+    return 1 if table.wrong_elements(rows) else 0
+
+
+def _write(found: Results, outputs: Outputs, ground: Ground, plan: Plan) -> list[Path]:
+    """All files that were asked for; returns them. Raises CommandFailed."""
+    from switchsum.measure.results import write_csv
+
     try:
         if outputs.json_file is not None:
             found.save(outputs.json_file)
         if outputs.csv_file is not None:
             with outputs.csv_file.open("w", newline="") as opened:
-                write_csv(opened, rows, series)
+                write_csv(opened, found.rows, found.series)
         if outputs.plot is not None:
             from switchsum.measure import plot as plotting
 
-            rate = next((each.link_rate_bps for each in series if each.link_rate_bps is not None), None)
-            plotting.write(outputs.plot, rows, ground.title, rate, plan.elements)
+            rate = next((each.link_rate_bps for each in found.series if each.link_rate_bps is not None), None)
+            plotting.write(outputs.plot, found.rows, ground.title, rate, plan.elements)
     except OSError as error:
         raise CommandFailed(f"{error.filename} cannot be written: {error.strerror}") from error
-    return 1 if table.wrong_elements(rows) else 0
+    return [path for path in (outputs.json_file, outputs.csv_file, outputs.plot) if path is not None]
 
 
 def under_torchrun(environment: Mapping[str, str]) -> bool:

@@ -258,10 +258,13 @@ class HostsSite:
     link_rate_bps = None
     switch_pids: Sequence[int] = ()
 
-    def __init__(self, family: Family, environment: Mapping[str, str], workers: int, servers: int) -> None:
-        """`environment`: torchrun's. The last `servers` ranks are parameter servers."""
-        ranks = int(environment["WORLD_SIZE"])
-        self.labels = [f"rank {rank}, {role}" for rank, role in enumerate(labels(workers, servers, [""] * ranks))]
+    def __init__(
+        self, family: Family, environment: Mapping[str, str], workers: int, servers: int, colocated: bool = False
+    ) -> None:
+        """`environment`: torchrun's. The last `servers` ranks are parameter servers; `colocated`: see places()."""
+        placed = places(environment, colocated)
+        names = [f"rank {placed.index(place)}" for place in range(len(placed))]
+        self.labels = labels(workers, servers, names)
         host = environment["MASTER_ADDR"]
         self._listener = socket.create_server(("", 0), backlog=len(self.labels))
         self.address = f"{host}:{self._listener.getsockname()[1]}"
@@ -301,6 +304,20 @@ class HostsSite:
                 self._family.hear(0)
         except TimeoutError:
             return None
+
+
+def places(environment: Mapping[str, str], colocated: bool) -> list[int]:
+    """By torchrun's rank: the place in a crew, which has its workers first.
+
+    `colocated`: the second half of each host's ranks are parameter servers. All hosts have as many ranks as this one.
+    """
+    ranks, here = int(environment["WORLD_SIZE"]), int(environment.get("LOCAL_WORLD_SIZE", "1"))
+    if not colocated:
+        return list(range(ranks))
+    by_role = [rank for rank in range(ranks) if rank % here < here // 2] + [
+        rank for rank in range(ranks) if rank % here >= here // 2
+    ]
+    return [by_role.index(rank) for rank in range(ranks)]
 
 
 def publish(address: str | None) -> str:

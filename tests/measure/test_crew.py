@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from switchsum.measure.channel import Channel, Closed, connect
-from switchsum.measure.crew import BenchmarkFailed, Crew, LinkCounters
+from switchsum.measure.crew import BenchmarkFailed, Crew
+from switchsum.measure.samples import Carried
 
 RANKS = 3
 
@@ -22,13 +23,14 @@ class Place:
     """A site whose troubles the test decides."""
 
     labels: Sequence[str] = tuple(f"worker {rank}" for rank in range(RANKS))
+    hosts: Sequence[int] = (0,) * RANKS
     rendezvous: str = ""
     link_rate_bps: int | None = None
     switch_pids: Sequence[int] = ()
     obituaries: dict[int, str] = field(default_factory=dict)
     trouble: str | None = None
 
-    def link_counters(self) -> LinkCounters | None:
+    def link_counters(self) -> list[Carried] | None:
         return None
 
     def obituary(self, rank: int) -> str | None:
@@ -78,10 +80,10 @@ def answering(channel: Channel, answer: Callable[[dict[str, Any]], dict[str, Any
 
 def test_answers_come_by_rank(meeting: Meeting) -> None:
     for rank, channel in enumerate(meeting.ranks):
-        answering(channel, lambda asked, rank=rank: {"rank": rank, **asked})  # type: ignore[misc]
+        answering(channel, lambda asked, rank=rank: {**asked, "rank": rank})  # type: ignore[misc]
     assert [answer["rank"] for answer in meeting.crew.ask("count", 10, to=3)] == [0, 1, 2]
-    answers = meeting.crew.ask_each("count", 10, [{"to": rank} for rank in range(RANKS)])
-    assert [(answer["do"], answer["to"]) for answer in answers] == [("count", 0), ("count", 1), ("count", 2)]
+    answers = meeting.crew.ask_each("count", 10, {rank: {"to": rank} for rank in (2, 0)})
+    assert [(answer["do"], answer["rank"], answer["to"]) for answer in answers] == [("count", 2, 2), ("count", 0, 0)]
     large = "x" * 3_000_000  # more than a socket's buffers hold
     assert [answer["text"] for answer in meeting.crew.ask("echo", 10, text=large)] == [large] * RANKS
 

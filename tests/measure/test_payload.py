@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import torch
 
 from switchsum.host_agent.quantizer import error_bound, reference_sum
-from switchsum.measure.payload import PIECE, TILE, Payload, checksums, differing_elements
+from switchsum.measure.payload import PIECE, TILE, UNIT_ROUNDOFF, Numbers, Payload, checksums, differing_elements
 
 RANKS = 3
 COUNTS = [1, 1000, TILE, 2 * TILE + 300]
 
 
-def payloads(count: int, dtype: str, redop: str = "sum") -> tuple[list[Payload], list[torch.Tensor]]:
-    made = [Payload(count, dtype, redop, rank, RANKS, seed=5) for rank in range(RANKS)]
+def payloads(count: int, dtype: str, redop: str = "sum", number: int = 0) -> tuple[list[Payload], list[torch.Tensor]]:
+    numbers = Numbers(dtype, RANKS, seed=5)
+    made = [Payload(count, numbers, redop, rank, number) for rank in range(RANKS)]
     tensors = [torch.empty(count, dtype=getattr(torch, dtype)) for _ in range(RANKS)]
     for each, tensor in zip(made, tensors, strict=True):
         each.fill(tensor)
@@ -91,6 +94,42 @@ def test_tiles_differ_so_that_misplaced_packets_show() -> None:
     result[:TILE] = result[TILE : 2 * TILE]
     result[TILE : 2 * TILE] = first
     assert made[0].wrong_bits(result, reference) > TILE
+
+
+def test_tensors_of_one_operation_differ_so_that_swapped_ones_show() -> None:
+    for count in (1000, TILE):
+        subjects, results = [], []
+        for number in (0, 1, 1023):
+            made, tensors = payloads(count, "float32", number=number)
+            subjects.append(made[0])
+            results.append(by_the_switch(tensors, "sum"))
+        assert [each.wrong_bits(result, reference) for each, result in zip(subjects, results, strict=True)] == [0, 0, 0]
+        assert subjects[0].wrong_bits(results[1], reference) > count * 0.99
+        assert subjects[2].wrong_bits(results[0], reference) > count * 0.99
+
+
+@pytest.mark.parametrize("redop", ["sum", "avg"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_the_largest_error_is_told_relative_to_the_magnitudes(dtype: str, redop: str) -> None:
+    count = 2 * TILE + 300
+    made, tensors = payloads(count, dtype, redop)
+    inputs = np.stack([tensor.double().numpy() for tensor in tensors])
+    divisor = RANKS if redop == "avg" else 1
+    result = torch.from_numpy(inputs.sum(axis=0) / divisor).to(tensors[0].dtype)
+    assert 0 < made[0].largest_error(result) <= UNIT_ROUNDOFF[dtype]
+    result[count - 1] += 1.0
+    expected = 1.0 * divisor / np.abs(inputs).sum(axis=0)[count - 1]
+    assert made[0].largest_error(result) == pytest.approx(expected, rel=0.2)
+    result[5] = float("nan")
+    assert made[0].largest_error(result) == sys.float_info.max
+
+
+def test_exact_integers_have_no_error() -> None:
+    made, tensors = payloads(TILE + 3, "int32")
+    result = torch.stack(tensors).sum(0, dtype=torch.int32)
+    assert made[0].largest_error(result) == 0.0
+    result[TILE] += 1
+    assert 0 < made[0].largest_error(result) < 1
 
 
 def test_ranks_are_compared_piece_by_piece() -> None:

@@ -2,68 +2,116 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from switchsum.measure import plot, report, table
-from switchsum.measure.rows import Row
-from switchsum.measure.samples import Series, Turn
+from switchsum.measure import plot, table
+from switchsum.measure.results import Results, write_csv
+from switchsum.measure.rows import Figure, Row
+from switchsum.measure.samples import Carried, Run, Series, Usage
 
 
 def series(**changes: object) -> Series:
-    """Two workers sum 1 MB in five runs of two iterations: 10 and 12 ms, the last run 20 and 22 ms."""
-    turns = [
-        Turn(
+    """Two workers sum 1 MB in five runs of two operations: 10 and 12 ms, in the last run 20 and 22 ms."""
+    runs = [
+        Run(
             number,
-            seconds=[[first, first - 0.001], [first + 0.001, first + 0.002]],
-            cpu_s=[[0.004, 0.002], [0.004, 0.002]],
+            seconds=[[first, first + 0.001], [first - 0.001, first + 0.002]],
+            elapsed_s=2 * first + 0.002,
+            usage=[Usage(0.005, 0.003, 4, 2, 1000), Usage(0.003, 0.001, 4, 2, 1000)],
+            carried=[Carried(2_200_000, 2_100_000, 1500, 1400, 1), Carried(2_200_000, 2_100_000, 1500, 1400)],
             switch_cpu_s=0.01,
             machine_busy_ticks=3,
             machine_ticks=10,
-            link_bytes=[(2_200_000, 2_100_000), (2_200_000, 2_100_000)],
             resent=2,
         )
         for number, first in enumerate([0.010, 0.010, 0.010, 0.010, 0.020])
     ]
-    made = Series("switchsum", 1_000_000, 250_000, "float32", "sum", 2, 1_000_000_000, "tbf", 0, 10, [0.01], turns)
+    made = Series(
+        benchmark="allreduce",
+        transport="switchsum",
+        mode="",
+        payload="1000000 B",
+        size_bytes=1_000_000,
+        buffers=1,
+        dtype="float32",
+        redop="sum",
+        workers=2,
+        servers=0,
+        hosts=[0, 1],
+        link_rate_bps=1_000_000_000,
+        link_source="tbf",
+        wrong=0,
+        checked=3_000_000,
+        largest_error=5.96e-8,
+        warmup_s=[0.01],
+        runs=runs,
+    )
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
 def test_figures_follow_from_the_samples() -> None:
     row = Row.of(series())
-    assert (row.time, row.fastest, row.slowest) == pytest.approx((0.011, 0.011, 0.021))  # medians of a run's two iterations
-    assert (row.p50, row.p99) == pytest.approx((0.012, 0.022))
-    assert (row.iterations, row.runs, row.wrong, row.resent) == (10, 5, 0, 10)
-    assert row.algbw == row.busbw == pytest.approx(1e6 / 0.011 / 1e9)
-    assert row.link_up == pytest.approx(1_100_000 / 0.011 / 1e9)  # an iteration's bytes in the row's time
-    assert row.link_down == pytest.approx(1_050_000 / 0.011 / 1e9)
-    assert row.link_share == pytest.approx(0.8)  # of 1 Gbit/s
-    assert row.worker_cpu == pytest.approx((0.040 + 0.020) / 2 / 0.010)  # ten iterations of 1 MB
+    assert row.time.runs == pytest.approx((0.011, 0.011, 0.011, 0.011, 0.021))  # means of the slowest worker's operations
+    assert row.time.mean == pytest.approx(0.013)
+    assert row.time.ci95 == pytest.approx(2.776 * 0.004472136 / 5**0.5, rel=1e-4)
+    assert (row.unit, row.headline.mean) == ("us", pytest.approx(13000))
+    assert (row.fastest, row.slowest, row.p50, row.p99) == pytest.approx((0.010, 0.022, 0.012, 0.022))
+    assert (row.operations, row.wrong, row.resent, row.dropped) == (10, 0, 10, 5)
+    assert row.algbw == row.busbw == pytest.approx(1e6 / 0.013 / 1e9)
+    elapsed = 4 * 0.022 + 0.042
+    assert row.link_up == row.linkbw == pytest.approx(5 * 2.2e6 / elapsed / 1e9)
+    assert row.link_down == pytest.approx(5 * 2.1e6 / elapsed / 1e9)
+    assert row.link_share == pytest.approx(8 * 5 * 2.2e6 / elapsed / 1e9)  # of 1 Gbit/s
+    assert row.worker_cpu == pytest.approx((0.040 + 0.020) / 2 / 0.010)  # ten operations of 1 MB
     assert row.switch_cpu == pytest.approx(0.05 / 0.010)
+    assert (row.user_s, row.system_s, row.voluntary_switches, row.involuntary_switches) == pytest.approx((0.04, 0.02, 40, 20))
     assert row.busy == pytest.approx(0.3)
     assert row.limited_by == "-"
 
 
 def test_where_nothing_is_known_nothing_is_claimed() -> None:
-    turns = [replace(turn, switch_cpu_s=None, resent=None) for turn in series().turns]
-    row = Row.of(series(turns=turns, link_rate_bps=None, wrong=None))
-    assert (row.switch_cpu, row.resent, row.link_share, row.wrong) == (None, None, None, None)
+    runs = [replace(run, switch_cpu_s=None, resent=None) for run in series().runs]
+    row = Row.of(series(runs=runs, link_rate_bps=None, wrong=None, largest_error=None))
+    assert (row.switch_cpu, row.resent, row.link_share, row.wrong, row.largest_error) == (None, None, None, None, None)
+
+
+def test_with_parameter_servers_the_fullest_link_counts() -> None:
+    """One server for two workers, on a host of its own: its link carries what both of theirs do."""
+    server = Carried(4_200_000, 4_400_000, 3000, 2800)
+    runs = [
+        replace(run, carried=[*run.carried, server], usage=[*run.usage, Usage(0.001, 0.001, 1, 1, 1)], switch_cpu_s=None)
+        for run in series().runs
+    ]
+    row = Row.of(series(transport="grpc", mode="serialized", servers=1, hosts=[0, 1, 2], runs=runs))
+    assert row.linkbw == pytest.approx(5 * 4.4e6 / 0.130 / 1e9)
+    assert row.worker_cpu == Row.of(series()).worker_cpu  # the servers' is not theirs
+    assert (row.label, row.servers, row.colocated) == ("grpc serialized", 1, False)
+    assert Row.of(series(servers=1, hosts=[0, 1, 1], runs=runs)).colocated
 
 
 def test_the_table_is_nccl_tests_and_more() -> None:
-    lines = [*table.header("title"), table.line(Row.of(series()))]
+    lines = [*table.header("title", "allreduce"), table.line(Row.of(series()))]
     assert lines == [
         "# title",
         "#",
-        "#      size       count      type  redop    transport       time        min        max        p50        p99"
-        "      algbw      busbw  #wrong    link up       down   link   worker   switch  busy   resent  limit",
-        "#       (B)  (elements)                                     (us)       (us)       (us)       (us)       (us)"
-        "     (GB/s)     (GB/s)             (GB/s)     (GB/s)    (%)   (s/GB)   (s/GB)   (%)                ",
-        "    1000000      250000   float32    sum    switchsum    11000.0    11000.0    21000.0    12000.0    22000.0"
-        "    0.09091    0.09091       0     0.1000    0.09545   80.0     3.00     5.00    30       10      -",
+        "#     size buffers     type redop       transport      time   +-95%       p50       p99     algbw     busbw    linkbw"
+        "  link #wrong   error   worker   switch busy limit",
+        "#      (B)                                             (us)    (us)      (us)      (us)    (GB/s)    (GB/s)    (GB/s)"
+        "   (%)                  (s/GB)   (s/GB)  (%)",
+        "   1000000       1  float32   sum       switchsum   13000.0  5552.0   12000.0   22000.0   0.07692   0.07692   0.08462"
+        "  67.7      0 6.0e-08     3.00     5.00   30     -",
     ]
+    assert max(map(len, lines)) < 170
+
+
+def test_what_was_used_is_a_table_of_its_own() -> None:
+    cells = table.resource_lines([Row.of(series())])[-1].split()
+    assert cells == [*("#", "1000000", "B", "1000000", "switchsum", "0.04", "0.02", "40", "20", "22.0", "21.0", "5", "10")]
 
 
 def test_stages_are_told_by_packet_and_beside_what_plain_datagrams_cost() -> None:
@@ -105,19 +153,26 @@ def test_numbers_of_all_magnitudes_fit_their_columns() -> None:
     row = Row.of(series())
     width = len(table.line(row))
     for factor in (1e-7, 1e-3, 10.0, 1e5):
-        changed = replace(row, algbw=row.algbw * factor, busbw=factor, worker_cpu=factor, time=row.time * min(factor, 1e3))
+        time = Figure.of([seconds * min(factor, 1e3) for seconds in row.time.runs])
+        changed = replace(row, algbw=row.algbw * factor, busbw=factor, worker_cpu=factor, time=time, largest_error=factor / 10)
         assert len(table.line(changed)) == width
 
 
-def test_json_has_every_sample() -> None:
+def test_files_have_every_sample(tmp_path: Path) -> None:
     samples = series()
-    made = report.as_json(
-        [samples], [Row.of(samples)], title="t", arguments={"a": 1}, environment={}, ranks={"switchsum": []}, links=[]
-    )
-    assert made["schema"] == "switchsum-bench-allreduce/1"
-    [result] = made["results"]
-    assert [len(turn["seconds"]) for turn in result["samples"]["turns"]] == [2] * 5
-    assert (result["transport"], result["wrong"], made["out_of_bounds"]) == ("switchsum", 0, 0)
+    saved = Results("allreduce", "t", {"a": 1}, {}, [Row.of(samples)], [samples], ranks={"switchsum": []}, complete=False)
+    saved.save(tmp_path / "r.json")
+    found = Results.load(tmp_path / "r.json")
+    assert found == saved
+    written = json.loads((tmp_path / "r.json").read_text())
+    assert (written["schema"], written["out_of_bounds"], written["complete"]) == ("switchsum-bench/2", 0, False)
+    [result] = written["results"]
+    assert [len(run["seconds"][0]) for run in result["samples"]["runs"]] == [2] * 5
+    with (tmp_path / "r.csv").open("w") as opened:
+        write_csv(opened, found.rows, found.series)
+    lines = list(csv.DictReader((tmp_path / "r.csv").open()))
+    assert [(line["run"], float(line["value"]), line["operations"]) for line in lines][-1] == ("4", pytest.approx(21000), "2")
+    assert len(lines) == 5
 
 
 def test_the_payload_of_a_link_is_its_rate_less_headers() -> None:
