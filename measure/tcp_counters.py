@@ -5,38 +5,78 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from dataclasses import dataclass
+import threading
+from dataclasses import astuple, dataclass
 
 _INFO_BYTES = 256
 _RETRANSMITTED = (100, "=I")  # tcpi_total_retrans: segments
 _BYTES = (120, "=QQ")  # tcpi_bytes_acked, tcpi_bytes_received (Linux 4.1)
+_BYTES_RETRANSMITTED = (208, "=Q")  # tcpi_bytes_retrans (Linux 4.19)
 
 
 @dataclass(frozen=True)
 class TcpCounters:
-    """Payload bytes, and segments sent again, over all connections that are open now."""
+    """Payload bytes; segments sent again, and their bytes."""
 
-    sent: int
-    received: int
-    retransmitted: int
+    sent: int = 0
+    received: int = 0
+    retransmitted: int = 0
+    retransmitted_bytes: int = 0
+
+    def __add__(self, other: TcpCounters) -> TcpCounters:
+        return TcpCounters(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
+
+
+class _Tally:
+    """Connections by the inode of their socket, so that one that closes keeps what it had counted when it was last seen."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._gone = TcpCounters()
+        self._open: dict[str, TcpCounters] = {}
+
+    def read(self) -> TcpCounters:
+        with self._lock:
+            now = _connections()
+            for inode, before in self._open.items():
+                if inode not in now or now[inode].received < before.received or now[inode].sent < before.sent:
+                    self._gone += before  # closed; the kernel may give its number to another one
+            self._open = now
+            return sum(now.values(), self._gone)
+
+
+_TALLY = _Tally()
 
 
 def read() -> TcpCounters:
-    """Of this process, all its connections together."""
-    sent = received = retransmitted = 0
+    """Of this process, all its connections together, with those that have closed since an earlier call saw them.
+
+    What a connection carries between the last call and its end is missing.
+    """
+    return _TALLY.read()
+
+
+def _connections() -> dict[str, TcpCounters]:
+    found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
-            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+            target = os.readlink(f"/proc/self/fd/{name}")
+            if not target.startswith("socket:"):
                 continue
-            duplicate = socket.socket(fileno=os.dup(int(name)))
+            descriptor = os.dup(int(name))
         except OSError:  # closed meanwhile
             continue
-        with duplicate:
-            if duplicate.type != socket.SOCK_STREAM or duplicate.family not in (socket.AF_INET, socket.AF_INET6):
+        try:
+            opened = socket.socket(fileno=descriptor)
+        except OSError:  # another kind of file has its number by now
+            os.close(descriptor)
+            continue
+        with opened:
+            if opened.type != socket.SOCK_STREAM or opened.family not in (socket.AF_INET, socket.AF_INET6):
                 continue
-            info = duplicate.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+            info = opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
             acknowledged, arrived = struct.unpack_from(_BYTES[1], info, _BYTES[0])
-            sent += acknowledged
-            received += arrived
-            retransmitted += struct.unpack_from(_RETRANSMITTED[1], info, _RETRANSMITTED[0])[0]
-    return TcpCounters(sent, received, retransmitted)
+            segments = struct.unpack_from(_RETRANSMITTED[1], info, _RETRANSMITTED[0])[0]
+            again = struct.unpack_from(_BYTES_RETRANSMITTED[1], info, _BYTES_RETRANSMITTED[0])[0]
+            found[target] = TcpCounters(acknowledged, arrived, segments, again)
+    return found

@@ -116,6 +116,7 @@ def run(
         links=ground.links,
         ranks={name: [dict(hello) for hello in crew.hellos] for name, crew in ground.crews.items()},
         payloads=[manifest.as_json() for manifest in manifests],
+        timeline=experiment.timeline.as_json(),
     )
     try:
         if outputs.json_file is not None:
