@@ -27,7 +27,7 @@ def test_a_sampler_keeps_a_bounded_number_of_samples_from_first_to_last(monkeypa
     def figures() -> Sequence[float]:
         nonlocal read
         read += 1
-        if read == 100:
+        if read == 40:
             enough.set()
         return (read,)
 
@@ -36,7 +36,7 @@ def test_a_sampler_keeps_a_bounded_number_of_samples_from_first_to_last(monkeypa
     found = sampler.stop()
     assert 8 <= len(found["count"]) <= 16
     assert found["count"][0] == 1
-    assert found["count"][-1] >= 64
+    assert found["count"][-1] >= 36
     assert found["seconds"] == sorted(found["seconds"])
     assert len(found["seconds"]) == len(found["count"])
 
