@@ -219,6 +219,9 @@ class Experiment(ABC):
             row.link_source = source = "interface" if alone else "payload"
             old, new = ([Carried(**answer[source]) for answer in answers] for answers in (before[0], after[0]))
         run.carried = [difference(end, start) for end, start in zip(new, old, strict=True)]
+        ends, starts = ([Carried(**answer["payload"]) for answer in answers] for answers in (after[0], before[0]))
+        run.payload = [difference(end, start) for end, start in zip(ends, starts, strict=True)]
+        run.resent_bytes = [end["resent_bytes"] - start["resent_bytes"] for end, start in zip(after[0], before[0], strict=True)]
         if after[0][0]["resent"] is not None:
             run.resent = sum(end["resent"] - start["resent"] for end, start in zip(after[0], before[0], strict=True))
         run.lost = sum(end["lost"] - start["lost"] for end, start in zip(after[0], before[0], strict=True))

@@ -10,13 +10,13 @@ from dataclasses import astuple, dataclass
 
 _INFO_BYTES = 256
 _RETRANSMITTED = (100, "=I")  # tcpi_total_retrans: segments
-_BYTES = (120, "=QQ")  # tcpi_bytes_acked, tcpi_bytes_received (Linux 4.1)
-_BYTES_RETRANSMITTED = (208, "=Q")  # tcpi_bytes_retrans (Linux 4.19)
+_RECEIVED = (128, "=Q")  # tcpi_bytes_received (Linux 4.1)
+_SENT = (200, "=QQ")  # tcpi_bytes_sent, which counts again what is sent again, and tcpi_bytes_retrans (Linux 4.19)
 
 
 @dataclass(frozen=True)
 class TcpCounters:
-    """Payload bytes; segments sent again, and their bytes."""
+    """Payload bytes, each once; segments sent again, and their bytes."""
 
     sent: int = 0
     received: int = 0
@@ -75,8 +75,8 @@ def _connections() -> dict[str, TcpCounters]:
             if opened.type != socket.SOCK_STREAM or opened.family not in (socket.AF_INET, socket.AF_INET6):
                 continue
             info = opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-            acknowledged, arrived = struct.unpack_from(_BYTES[1], info, _BYTES[0])
-            segments = struct.unpack_from(_RETRANSMITTED[1], info, _RETRANSMITTED[0])[0]
-            again = struct.unpack_from(_BYTES_RETRANSMITTED[1], info, _BYTES_RETRANSMITTED[0])[0]
-            found[target] = TcpCounters(acknowledged, arrived, segments, again)
+            [segments], [arrived], (sent, again) = (
+                struct.unpack_from(form, info, offset) for offset, form in (_RETRANSMITTED, _RECEIVED, _SENT)
+            )
+            found[target] = TcpCounters(sent - again, arrived, segments, again)
     return found

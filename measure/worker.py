@@ -156,14 +156,15 @@ class Worker:
         if transport in self._transports:
             found = self._transports[transport].counters()
         else:
-            from switchsum.measure.transports import Counters
+            from switchsum.measure.transports import of_tcp
 
-            tcp = tcp_counters.read()
-            found = Counters(tcp.sent, tcp.received, tcp.retransmitted)
+            found = of_tcp()
+        packets = (found.sent_packets, found.received_packets)
         return {
             "interface": asdict(interfaces.carried(self._interface)),
-            "payload": asdict(Carried(found.sent_bytes, found.received_bytes)),
+            "payload": asdict(Carried(found.sent_bytes, found.received_bytes, *packets)),
             "resent": found.resent,
+            "resent_bytes": found.resent_bytes,
             "lost": found.lost,
         }
 

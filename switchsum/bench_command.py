@@ -112,7 +112,7 @@ def allreduce(
     """Sum tensors over all workers, through the switch and otherwise, and print what nccl-tests would, and more.
 
     On this machine's loopback, in an emulated rack (--rack), or under torchrun on real hosts. Every sum is verified before it
-    is timed; the exit status is 1 if one was wrong.
+    is timed; the exit status is 1 if one was wrong, or if a link carried something else than the algorithm must move.
     """
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in locals().items()}
     require("bench", {**BENCH_MODULES, **({"matplotlib": "demo"} if plot else {})})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +83,7 @@ def run(
     outputs: Outputs,
 ) -> int:
     """The experiment and its outputs; returns the exit status. `machine`: environment.describe() from before it."""
-    from switchsum.measure import table
+    from switchsum.measure import conservation, table
     from switchsum.measure.crew import BenchmarkFailed
     from switchsum.measure.results import Results, write_csv
     from switchsum.measure.rows import Row
@@ -104,7 +105,11 @@ def run(
     machine["busy_before"] = experiment.busy_before
     when = f"{machine['date']}, {machine['cores']} cores, {100 * experiment.busy_before:.0f} % busy with others before"
     lines = table.footer(rows, [*ground.notes, when]) + table.resource_lines(rows)
-    for line in lines + table.stage_lines(rows, plan.elements):
+    verdicts = [
+        conservation.verdicts(each, case.buffers, plan.elements, way.label, ground.crews[way.name].site.labels)
+        for each, (case, way) in zip(series, product(plan.cases, plan.ways), strict=True)
+    ]
+    for line in lines + conservation.lines(verdicts) + table.stage_lines(rows, plan.elements):
         screen.show(line)
     found = Results(
         benchmark=kind.benchmark,
@@ -117,6 +122,7 @@ def run(
         ranks={name: [dict(hello) for hello in crew.hellos] for name, crew in ground.crews.items()},
         payloads=[manifest.as_json() for manifest in manifests],
         timeline=experiment.timeline.as_json(),
+        verdicts=[verdict.as_json() for row in verdicts for verdict in row],
     )
     try:
         if outputs.json_file is not None:
@@ -131,7 +137,7 @@ def run(
             plotting.write(outputs.plot, rows, ground.title, rate, plan.elements)
     except OSError as error:
         raise CommandFailed(f"{error.filename} cannot be written: {error.strerror}") from error
-    return 1 if table.wrong_elements(rows) else 0
+    return 1 if table.wrong_elements(rows) or any(map(conservation.failed, verdicts)) else 0
 
 
 def under_torchrun(environment: Mapping[str, str]) -> bool:
