@@ -29,7 +29,7 @@ SWITCH_COLUMNS = ("seconds", "cpu_s", "resident_bytes")
 class Sampler:
     """Reads figures every INTERVAL_S in a thread of its own until it is stopped, or what it reads of is gone (OSError).
 
-    A sample of a process costs it 0.3 to 0.5 ms of CPU time, most of it for the counters of its TCP connections.
+    A sample of a process costs it 0.11 ms of CPU time and 15 us more for each of its TCP connections, where this was written.
     """
 
     def __init__(self, columns: Sequence[str], read: Callable[[], Sequence[float]], interval_s: float = INTERVAL_S) -> None:

@@ -46,7 +46,7 @@ class Run:
     serialize_s: float | None = None  # all processes together; None where buffers need not become one message
     payload: list[Carried] = field(default_factory=list)  # by process, as the transport or TCP counts it
     resent: int | None = None  # packets or TCP segments, all processes
-    resent_bytes: list[int] = field(default_factory=list)  # by process; at most so many
+    resent_bytes: list[int] = field(default_factory=list)  # by process, what was sent again carried at most
     lost: int = 0
 
     @property

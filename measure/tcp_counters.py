@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import struct
 import threading
 from dataclasses import astuple, dataclass
+
+_getsockopt = ctypes.CDLL(None).getsockopt
+_getsockopt.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint32)]
 
 _INFO_BYTES = 256
 _RETRANSMITTED = (100, "=I")  # tcpi_total_retrans: segments
@@ -33,7 +37,7 @@ class _Tally:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._gone = TcpCounters()
-        self._open: dict[str, TcpCounters] = {}
+        self._open: dict[int, TcpCounters] = {}
 
     def read(self) -> TcpCounters:
         with self._lock:
@@ -56,27 +60,20 @@ def read() -> TcpCounters:
     return _TALLY.read()
 
 
-def _connections() -> dict[str, TcpCounters]:
+def _connections() -> dict[int, TcpCounters]:
+    """By socket. Asked by its number, without a duplicate that would keep a connection open while its owner closes it."""
     found = {}
+    info, length = ctypes.create_string_buffer(_INFO_BYTES), ctypes.c_uint32()
     for name in os.listdir("/proc/self/fd"):
+        length.value = _INFO_BYTES
         try:
-            target = os.readlink(f"/proc/self/fd/{name}")
-            if not target.startswith("socket:"):
-                continue
-            descriptor = os.dup(int(name))
+            inode = os.fstat(int(name)).st_ino
         except OSError:  # closed meanwhile
             continue
-        try:
-            opened = socket.socket(fileno=descriptor)
-        except OSError:  # another kind of file has its number by now
-            os.close(descriptor)
-            continue
-        with opened:
-            if opened.type != socket.SOCK_STREAM or opened.family not in (socket.AF_INET, socket.AF_INET6):
-                continue
-            info = opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-            [segments], [arrived], (sent, again) = (
-                struct.unpack_from(form, info, offset) for offset, form in (_RETRANSMITTED, _RECEIVED, _SENT)
-            )
-            found[target] = TcpCounters(sent - again, arrived, segments, again)
+        if _getsockopt(int(name), socket.IPPROTO_TCP, socket.TCP_INFO, info, length):
+            continue  # no connection of TCP, or none any more
+        [segments], [arrived], (sent, again) = (
+            struct.unpack_from(form, info, offset) for offset, form in (_RETRANSMITTED, _RECEIVED, _SENT)
+        )
+        found[inode] = TcpCounters(sent - again, arrived, segments, again)
     return found

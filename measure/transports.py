@@ -13,7 +13,6 @@ from switchsum.host_agent import quantizer
 from switchsum.measure import tcp_counters
 from switchsum.measure.datagrams import DatagramRing
 from switchsum.measure.payload import Payload
-from switchsum.p4src.layout import HEADER_BYTES
 
 if TYPE_CHECKING:
     import torch
@@ -54,10 +53,11 @@ DESCRIPTIONS = {
 
 @dataclass(frozen=True)
 class Counters:
-    """Of one rank and transport since its start. Bytes are UDP or TCP payload; `resent`: packets or segments, and at most so
-    many bytes: of `sent_bytes` (UDP), or beyond them (TCP).
+    """Of one rank and transport since its start. Bytes are UDP or TCP payload.
 
-    `lost`: datagrams that never came and that nobody sends again. `sent_packets`, `received_packets`: datagrams.
+    `resent`: packets or segments; `resent_bytes`: what they carried at most, in packets without SwitchSum's header. TCP's are
+    no part of `sent_bytes`, the packets' are. `lost`: datagrams that never came and that nobody sends again. `sent_packets`,
+    `received_packets`: datagrams.
     """
 
     sent_bytes: int
@@ -176,7 +176,7 @@ class Collective(Transport):
                 found.bytes_sent,
                 found.bytes_received,
                 found.retransmissions,
-                resent_bytes=found.retransmissions * (HEADER_BYTES + 4 * self._elements),
+                resent_bytes=found.retransmissions * 4 * self._elements,
                 sent_packets=found.packets_sent,
                 received_packets=found.packets_received,
             )

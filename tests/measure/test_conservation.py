@@ -199,9 +199,13 @@ def test_resent_bytes_are_allowed_for_but_not_more() -> None:
     ]
     run.resent_bytes = [200_000, 0]
     [own] = [each for each in judged(series) if (each.host, each.direction) == ("0", "sent")]
-    assert (own.ok, own.note) == (True, "10.0% more may have been sent again")
+    assert (own.ok, own.ratio, own.resent) == (True, pytest.approx(1.1, abs=0.001), 200_000)
     run.resent_bytes = [0, 200_000]  # of the other one
     assert conservation.failed(judged(series))
+    run.resent_bytes = [1000, 0]
+    assert {each.note for each in judged(series) if each.ok is False} == {
+        "the link carried more than the algorithm must move, even without what was sent again"
+    }
 
 
 def test_what_cannot_be_judged_says_why() -> None:
