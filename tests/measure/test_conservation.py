@@ -258,12 +258,23 @@ def test_a_rack_conserves_and_a_tampered_count_fails(
     options = ["--rack", str(RACKS / "two.yaml"), "--rate", "500M", "--size", "2M", "--duration", "0.01", "--warmup", "0.01"]
     transports = ["--transport", "switchsum", "--transport", "gloo"]
     assert bench([*options, *transports, "--json", str(raw)], monkeypatch) == 1
-    printed = capsys.readouterr().out
-    assert "# Out of bounds values : 0 OK" in printed
-    assert "# Conservation within 3 % : FAILED in 1 row" in printed
-    verdicts = Results.load(raw).verdicts
+    printed = capsys.readouterr()
+    assert "# Out of bounds values : 0 OK" in printed.out, printed.err
+    assert "# Conservation within 3 % : FAILED in 1 row" in printed.out
+    results = Results.load(raw)
+    verdicts = results.verdicts
     assert len(verdicts) == 8
     assert {each["source"] for each in verdicts} == {"tbf"}
     failed = [(each["label"], each["host"], each["direction"]) for each in verdicts if not each["ok"]]
     assert failed == [("gloo", "worker 1 (w1)", "sent")]
+    tracks = results.timeline["tracks"]
+    assert sorted((track["kind"], track["name"], *track["transports"]) for track in tracks) == [
+        ("machine", "machine", "switchsum", "gloo"),
+        *(("rank", f"worker {rank} (w{rank})", name) for rank in range(2) for name in ("gloo", "switchsum")),
+        ("switch", "switch", "switchsum"),
+    ]
+    for track in tracks:
+        if track["kind"] == "rank":
+            assert track["samples"]["sent_bytes"][-1] > 5 * 2_097_152
+    assert len(results.timeline["marks"]) == 10
     assert not [name for name in namespaces.names() if name.startswith(f"switchsum.bench-{os.getpid()}")]

@@ -10,11 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from switchsum.measure import interfaces, processor, resources, tcp_counters
+from switchsum.measure.channel import Closed, connect
+from switchsum.measure.crew import Crew
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -123,3 +126,59 @@ def test_a_process_samples_itself() -> None:
     assert found["seconds"][-1] <= time.monotonic()
     assert found["user_s"][-1] <= processor.usage().user_s
     assert found["sent_bytes"][-1] <= interfaces.carried("lo").sent_bytes
+
+
+class TwoHosts:
+    """The site of a crew whose second rank the test plays, on another machine."""
+
+    labels = ("worker 0", "worker 1")
+    hosts = (0, 1)
+    rendezvous = ""
+    link_rate_bps = None
+    switch_pids = ()
+
+    def link_counters(self) -> None:
+        return None
+
+    def obituary(self, rank: int) -> None:
+        return None
+
+    def failure(self) -> None:
+        return None
+
+
+def test_times_of_another_machine_are_brought_to_the_coordinators_clock(tmp_path: Path) -> None:
+    ahead = 5000.0
+    seen: list[float] = []
+
+    def rank(number: int, machine: str, shift: float) -> None:
+        channel = connect(f"unix:{tmp_path / 's'}", 10)
+        channel.send(rank=number, machine=machine)
+        with suppress(Closed):
+            while True:
+                command = channel.receive()["do"]
+                now = time.monotonic() + shift
+                if command == "clock":
+                    assert shift
+                    channel.send(seconds=now)
+                else:
+                    seen.append(now - shift)
+                    channel.send(samples={"seconds": [now], "user_s": [1.0]})
+        channel.close()
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        ranks = [threading.Thread(target=rank, args=each) for each in ((0, "here", 0.0), (1, "there", ahead))]
+        for each in ranks:
+            each.start()
+        crew = Crew(TwoHosts(), listener, 10)
+    first, second = resources.of_ranks({"gloo": crew, "limit": crew}, "here", 10)
+    crew.close()
+    for each in ranks:
+        each.join()
+    assert (first.kind, first.name, first.transports, first.clock_error_s) == ("rank", "worker 0", ["gloo", "limit"], 0.0)
+    assert first.samples["seconds"][0] in seen
+    assert 0 < second.clock_error_s < 10
+    assert min(abs(second.samples["seconds"][0] - each) for each in seen) <= second.clock_error_s
+    assert second.samples["user_s"] == [1.0]
