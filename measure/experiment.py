@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from switchsum.measure import processor
+from switchsum.measure import processor, resources
 from switchsum.measure.clock import machine
 from switchsum.measure.crew import Crew
 from switchsum.measure.manifest import Buffer
@@ -81,13 +81,6 @@ class Plan:
     stages: bool = False  # whether to tell where the data path's time goes, in a run that is not timed
 
 
-@dataclass
-class Timeline:
-    """What was going on when, on the coordinator's CLOCK_MONOTONIC: for pictures of resources over time."""
-
-    marks: list[tuple[float, str]] = field(default_factory=list)  # (seconds, what begins)
-
-
 class Experiment(ABC):
     """Runs a plan. `crews`: name of a Way -> the processes that run it; several may share a crew.
 
@@ -101,9 +94,13 @@ class Experiment(ABC):
         self._plan, self._crews, self._told, self._measured = plan, crews, told, measured
         self._steps = 1 + len(plan.cases) * len(plan.ways) * (1 + plan.repeat)
         self._step = 0
-        self.timeline = Timeline()
+        self.timeline = resources.Timeline()
         here = machine()
         self._one_clock = {id(crew): all(hello["machine"] == here for hello in crew.hellos) for crew in crews.values()}
+
+    @property
+    def _used_crews(self) -> dict[str, Crew]:
+        return {way.name: self._crews[way.name] for way in self._plan.ways}
 
     @property
     def _distinct_crews(self) -> list[Crew]:
@@ -124,7 +121,12 @@ class Experiment(ABC):
         time.sleep(_IDLE_S)
         busy_after, ticks_after = processor.machine_ticks()
         self.busy_before = (busy_after - busy) / max(1, ticks_after - ticks)
-        series = [each for case in self._plan.cases for each in self._measure(case)]
+        watch = resources.Watch(self._used_crews)
+        try:
+            series = [each for case in self._plan.cases for each in self._measure(case)]
+        finally:
+            self.timeline.tracks = watch.stop()
+        self.timeline.tracks += resources.of_ranks(self._used_crews, machine(), self._plan.timeout_s)
         for crew in self._distinct_crews:
             crew.ask("leave", self._plan.timeout_s)
             crew.ask("end", self._plan.timeout_s)
@@ -231,6 +233,9 @@ class Experiment(ABC):
             row.link_source = source = "interface" if alone else "payload"
             old, new = ([Carried(**answer[source]) for answer in answers] for answers in (before[0], after[0]))
         run.carried = [difference(end, start) for end, start in zip(new, old, strict=True)]
+        ends, starts = ([Carried(**answer["payload"]) for answer in answers] for answers in (after[0], before[0]))
+        run.payload = [difference(end, start) for end, start in zip(ends, starts, strict=True)]
+        run.resent_bytes = [end["resent_bytes"] - start["resent_bytes"] for end, start in zip(after[0], before[0], strict=True)]
         if after[0][0]["resent"] is not None:
             run.resent = sum(end["resent"] - start["resent"] for end, start in zip(after[0], before[0], strict=True))
         run.lost = sum(end["lost"] - start["lost"] for end, start in zip(after[0], before[0], strict=True))

@@ -23,6 +23,11 @@ def process_ns(pid: int) -> int:
         raise ProcessLookupError(pid) from None
 
 
+def resident_bytes(pid: int) -> int:
+    """Memory of a process. Raises OSError when it is gone."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+
+
 def machine_ticks() -> tuple[int, int]:
     """(busy, all) clock ticks of all cores since boot."""
     ticks = [int(word) for word in Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]]
@@ -32,8 +37,7 @@ def machine_ticks() -> tuple[int, int]:
 def usage() -> Usage:
     """Of this process, all threads, since its start; its memory now."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    resident = int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
-    return Usage(used.ru_utime, used.ru_stime, used.ru_nvcsw, used.ru_nivcsw, resident)
+    return Usage(used.ru_utime, used.ru_stime, used.ru_nvcsw, used.ru_nivcsw, resident_bytes(os.getpid()))
 
 
 def used_since(before: Usage) -> Usage:

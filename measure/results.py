@@ -75,6 +75,7 @@ def _series(found: Mapping[str, Any]) -> Series:
                 **run,
                 "usage": [Usage(**each) for each in run["usage"]],
                 "carried": [Carried(**each) for each in run["carried"]],
+                "payload": [Carried(**each) for each in run["payload"]],
             }
         )
         for run in found["runs"]

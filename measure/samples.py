@@ -19,8 +19,8 @@ class Usage:
 
 @dataclass(frozen=True)
 class Carried:
-    """What one link carried during a run. Where `Series.link_source` is "payload": one process's UDP or TCP payload, without
-    headers and `packets`. `dropped`: packets that the link's queues or the interface dropped."""
+    """What one link carried during a run; or one process's UDP or TCP payload, then packets are datagrams, 0 over TCP (a
+    datagram's SwitchSum header is part of its payload). `dropped`: packets that the link's queues or the interface dropped."""
 
     sent_bytes: int
     received_bytes: int
@@ -44,7 +44,9 @@ class Run:
     machine_busy_ticks: int = 0
     machine_ticks: int = 0
     serialize_s: float | None = None  # all processes together; None where buffers need not become one message
+    payload: list[Carried] = field(default_factory=list)  # by process, as the transport or TCP counts it
     resent: int | None = None  # packets or TCP segments, all processes
+    resent_bytes: list[int] = field(default_factory=list)  # by process, what was sent again carried at most
     lost: int = 0
 
     @property

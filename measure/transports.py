@@ -61,15 +61,26 @@ DESCRIPTIONS = {
 
 @dataclass(frozen=True)
 class Counters:
-    """Of one rank and transport since its start. Bytes are UDP or TCP payload; `resent`: packets or segments.
+    """Of one rank and transport since its start. Bytes are UDP or TCP payload.
 
-    `lost`: datagrams that never came and that nobody sends again.
+    `resent`: packets or segments; `resent_bytes`: what they carried at most, in packets without SwitchSum's header. TCP's are
+    no part of `sent_bytes`, the packets' are. `lost`: datagrams that never came and that nobody sends again. `sent_packets`,
+    `received_packets`: datagrams.
     """
 
     sent_bytes: int
     received_bytes: int
     resent: int | None
     lost: int = 0
+    resent_bytes: int = 0
+    sent_packets: int = 0
+    received_packets: int = 0
+
+
+def of_tcp() -> Counters:
+    """All TCP connections of this process."""
+    tcp = tcp_counters.read()
+    return Counters(tcp.sent, tcp.received, tcp.retransmitted, resent_bytes=tcp.retransmitted_bytes)
 
 
 @dataclass(frozen=True)
@@ -177,9 +188,15 @@ class Collective(Transport):
     def counters(self) -> Counters:
         if self.description.needs_switch:
             found = self._group.statistics()
-            return Counters(found.bytes_sent, found.bytes_received, found.retransmissions)
-        tcp = tcp_counters.read()
-        return Counters(tcp.sent, tcp.received, tcp.retransmitted)
+            return Counters(
+                found.bytes_sent,
+                found.bytes_received,
+                found.retransmissions,
+                resent_bytes=found.retransmissions * 4 * self._elements,
+                sent_packets=found.packets_sent,
+                received_packets=found.packets_received,
+            )
+        return of_tcp()
 
     def close(self) -> None:
         self._dist.destroy_process_group(self._group)
@@ -239,7 +256,8 @@ class Limit(Transport):
 
     def counters(self) -> Counters:
         sent, received = self.ring.payload_bytes
-        return Counters(sent, received, None, self.ring.lost)
+        packets = {"sent_packets": self.ring.sent, "received_packets": self.ring.received}
+        return Counters(sent, received, None, self.ring.lost, **packets)
 
     def close(self) -> None:
         self.ring.close()

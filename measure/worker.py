@@ -19,7 +19,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from switchsum.measure import interfaces, processor, tcp_counters
+from switchsum.measure import interfaces, processor, resources, tcp_counters
 from switchsum.measure.call_roles import CallRoles
 from switchsum.measure.channel import Channel, Closed, connect
 from switchsum.measure.clock import machine, wait_until
@@ -53,6 +53,12 @@ class Worker:
         self._roles = CallRoles(self._rank)
         self._sums: dict[str, Server] = {}
         self._joined = False
+        self._sampler = resources.of_this_process(self._interface, self._resent)
+
+    def _resent(self) -> int:
+        """Packets and TCP segments of all transports."""
+        switched = [each for each in list(self._transports.values()) if each.description.needs_switch]
+        return tcp_counters.read().retransmitted + sum(each.counters().resent or 0 for each in switched)
 
     def hello(self) -> dict[str, Any]:
         """Who and where we are; the first thing that the coordinator hears."""
@@ -170,14 +176,15 @@ class Worker:
         if way in self._transports:
             found = self._transports[way].counters()
         else:
-            from switchsum.measure.transports import Counters
+            from switchsum.measure.transports import of_tcp
 
-            tcp = tcp_counters.read()
-            found = Counters(tcp.sent, tcp.received, tcp.retransmitted)
+            found = of_tcp()
+        packets = (found.sent_packets, found.received_packets)
         return {
             "interface": asdict(interfaces.carried(self._interface)),
-            "payload": asdict(Carried(found.sent_bytes, found.received_bytes)),
+            "payload": asdict(Carried(found.sent_bytes, found.received_bytes, *packets)),
             "resent": found.resent,
+            "resent_bytes": found.resent_bytes,
             "lost": found.lost,
         }
 
@@ -188,6 +195,13 @@ class Worker:
     def do_end_profile(self, way: str) -> dict[str, Any]:
         found = self._transports[way].end_profile()
         return {"stages": found.seconds if found else None, "packets": found.packets if found else 0}
+
+    def do_clock(self) -> dict[str, Any]:
+        return {"seconds": time.monotonic()}
+
+    def do_timeline(self) -> dict[str, Any]:
+        """What the sampler has read; it ends."""
+        return {"samples": self._sampler.stop()}
 
     def do_leave(self) -> dict[str, Any]:
         """Leave the jobs, so that a switch that lives on has its slots back; workers leave their servers."""

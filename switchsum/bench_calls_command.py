@@ -265,7 +265,8 @@ _HELP = {
 _MORE = """
 
 On this machine's loopback, in an emulated rack (--rack), or under torchrun on real hosts: the first ranks are workers, the last
-ones parameter servers. The exit status is 1 if a byte arrived wrong."""
+ones parameter servers. The exit status is 1 if a byte arrived wrong, or if a link carried
+something else than the payloads."""
 
 
 def register(app: typer.Typer) -> None:

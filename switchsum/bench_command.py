@@ -158,7 +158,7 @@ def allreduce(
 
     On this machine's loopback, in an emulated rack (--rack), or under torchrun on real hosts: there colocated parameter servers
     are the second half of each host's ranks, dedicated ones the last ranks. Every sum is verified before it is timed; the exit
-    status is 1 if one was wrong.
+    status is 1 if one was wrong, or if a link carried something else than the algorithm must move.
     """
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in locals().items()}
     require("bench", {**BENCH_MODULES, **({"matplotlib": "demo"} if plot else {})})

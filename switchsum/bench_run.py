@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,7 @@ def run(
     outputs: Outputs,
 ) -> int:
     """The experiment and its outputs; returns the exit status. `machine`: environment.describe() from before it."""
-    from switchsum.measure import table
+    from switchsum.measure import conservation, table
     from switchsum.measure.crew import BenchmarkFailed
     from switchsum.measure.results import Results
     from switchsum.measure.rows import Row
@@ -120,16 +121,22 @@ def run(
             links=ground.links,
             ranks={name: [dict(hello) for hello in crew.hellos] for name, crew in ground.crews.items()},
             payloads=[manifest.as_json() for manifest in manifests],
+            timeline=experiment.timeline.as_json(),
         )
         if rows and not complete:
             written = " and ".join(map(str, _write(found, outputs, ground, plan)))
             screen.show(f"# ended before its end{f'; {written}: the rows above' if written else ''}")
     when = f"{machine['date']}, {machine['cores']} cores, {100 * experiment.busy_before:.0f} % busy with others before"
     lines = table.footer(rows, [*ground.notes, when]) + table.resource_lines(rows)
-    for line in lines + table.stage_lines(rows, plan.elements):
+    verdicts = [
+        conservation.verdicts(each, case.buffers, plan.elements, way.label, ground.crews[way.name].site.labels)
+        for each, (case, way) in zip(series, product(plan.cases, plan.ways), strict=True)
+    ]
+    for line in lines + conservation.lines(verdicts) + table.stage_lines(rows, plan.elements):
         screen.show(line)
+    found.verdicts = [verdict.as_json() for row in verdicts for verdict in row]
     _write(found, outputs, ground, plan)
-    return 1 if table.wrong_elements(rows) else 0
+    return 1 if table.wrong_elements(rows) or any(map(conservation.failed, verdicts)) else 0
 
 
 def _write(found: Results, outputs: Outputs, ground: Ground, plan: Plan) -> list[Path]:
