@@ -17,6 +17,7 @@ from switchsum import (
     bench_grounds,
     bench_payloads_command,
     bench_preset,
+    bench_report_command,
 )
 from switchsum.bench_grounds import EXIT_MISUSED
 from switchsum.bench_run import Outputs, Screen, run, under_torchrun
@@ -66,6 +67,7 @@ def _preset(
 
 
 bench_calls_command.register(app)
+bench_report_command.register(app)
 
 
 @app.command()
@@ -107,7 +109,7 @@ def allreduce(
     ] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write raw samples and environment here.")] = None,
     csv_file: Annotated[Path | None, typer.Option("--csv", help="Write one line for each row and run here.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw algbw over size into this PNG.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw algbw, busbw and linkbw over size into this PNG.")] = None,
 ) -> None:
     """Sum tensors over all workers, through the switch and otherwise, and print what nccl-tests would, and more.
 

@@ -124,10 +124,11 @@ def run(
             with outputs.csv_file.open("w", newline="") as opened:
                 write_csv(opened, rows, series)
         if outputs.plot is not None:
-            from switchsum.measure import plot as plotting
+            from switchsum.measure import pictures
+            from switchsum.measure.result_files import measured_in
 
-            rate = next((each.link_rate_bps for each in series if each.link_rate_bps is not None), None)
-            plotting.write(outputs.plot, rows, ground.title, rate, plan.elements)
+            drawn = measured_in(outputs.plot, found)
+            outputs.plot.write_bytes(pictures.over_size(drawn[0].setting, drawn).png)
     except OSError as error:
         raise CommandFailed(f"{error.filename} cannot be written: {error.strerror}") from error
     return 1 if table.wrong_elements(rows) else 0
