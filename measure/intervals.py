@@ -30,7 +30,7 @@ def student_t(degrees: float) -> float:
 
 @dataclass(frozen=True)
 class Ratio:
-    """`value` with its interval; `differs`: the interval excludes 1."""
+    """`value` with its interval, nan where it is not known; `differs`: the interval excludes 1."""
 
     value: float
     low: float
@@ -38,7 +38,7 @@ class Ratio:
 
     @property
     def differs(self) -> bool:
-        return not self.low <= 1 <= self.high
+        return self.low > 1 or self.high < 1
 
 
 def half_width(values: Sequence[float]) -> float:

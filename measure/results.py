@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -14,10 +15,21 @@ from switchsum.measure.samples import Carried, Run, Series, Usage
 from switchsum.measure.table import wrong_elements
 
 SCHEMA = "switchsum-bench/2"
+BENCHMARKS = ("p2p-latency", "p2p-bandwidth", "ps-throughput", "allreduce")
+_KINDS = {
+    **dict.fromkeys(("benchmark", "title"), str),
+    **dict.fromkeys(("arguments", "environment", "ranks", "timeline"), dict),
+    **dict.fromkeys(("links", "payloads", "verdicts"), list),
+}
+_TEXTS = ("benchmark", "transport", "mode", "payload", "dtype", "redop", "link_source")
 
 
 class BadResults(ValueError):
     """A file is not one of ours; the text says which, and why."""
+
+
+class WrongSchema(BadResults):
+    """It is JSON, but nothing that a benchmark of this version has written."""
 
 
 @dataclass
@@ -56,15 +68,22 @@ class Results:
             found = json.loads(path.read_text())
         except OSError as error:
             raise BadResults(f"{path} cannot be read: {error.strerror}") from error
-        except ValueError as error:
-            raise BadResults(f"{path} is not JSON: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise BadResults(f"{path} is not JSON: {error}; measure again") from error
         if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-            raise BadResults(f"{path} is not a result of switchsum bench: its schema is not {SCHEMA}; write it with --json")
+            raise WrongSchema(f"{path} is not a result of switchsum bench: its schema is not {SCHEMA}; write it with --json")
         try:
             series = [_series(each["samples"]) for each in found["results"]]
             rest = {each.name: found[each.name] for each in fields(cls) if each.name not in ("rows", "series")}
+            for name, kind in _KINDS.items():
+                if not isinstance(rest[name], kind):
+                    raise ValueError(f"{name} is no {kind.__name__}")
+            if not all(isinstance(each, dict) for each in rest["verdicts"]):
+                raise ValueError("a verdict is no object")
+            if not series:
+                raise ValueError("it has no rows")
             return cls(rows=[Row.of(each) for each in series], series=series, **rest)
-        except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, ArithmeticError, AttributeError) as error:
             raise BadResults(f"{path} is damaged: {type(error).__name__}: {error}; measure again") from error
 
 
@@ -80,7 +99,28 @@ def _series(found: Mapping[str, Any]) -> Series:
         )
         for run in found["runs"]
     ]
-    return Series(**{**found, "runs": runs, "stages": [(seconds, packets) for seconds, packets in found["stages"]]})
+    made = Series(**{**found, "runs": runs, "stages": [(seconds, packets) for seconds, packets in found["stages"]]})
+    _check(made)
+    return made
+
+
+def _check(series: Series) -> None:
+    """Raises ValueError where figures that follow would be nonsense."""
+    for name in _TEXTS:
+        if not isinstance(getattr(series, name), str):
+            raise ValueError(f"{name} is no text")
+    if series.benchmark not in BENCHMARKS:
+        raise ValueError(f"there is no benchmark {series.benchmark!r}")
+    for name in ("size_bytes", "buffers", "workers"):
+        if not isinstance(getattr(series, name), int) or getattr(series, name) < 1:
+            raise ValueError(f"{name} is no number of at least 1")
+    for run in series.runs:
+        times = [run.elapsed_s, *(seconds for worker in run.seconds for seconds in worker)]
+        counts = [value for each in [*run.usage, *run.carried] for value in vars(each).values()]
+        if not all(0 < each < math.inf for each in times):  # NaN fails, too
+            raise ValueError(f"a time of run {run.number} is no positive number of seconds")
+        if not all(0 <= each < math.inf for each in (*counts, run.serialize_s or 0, run.switch_cpu_s or 0)):
+            raise ValueError(f"a count of run {run.number} is no number")
 
 
 _CSV = (

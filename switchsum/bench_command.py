@@ -18,6 +18,7 @@ from switchsum import (
     bench_payloads,
     bench_payloads_command,
     bench_preset,
+    bench_report_command,
 )
 from switchsum.bench_grounds import EXIT_MISUSED
 from switchsum.bench_run import Outputs, Screen, run, under_torchrun
@@ -73,6 +74,7 @@ def _preset(
 
 
 bench_calls_command.register(app)
+bench_report_command.register(app)
 
 
 @app.command()
@@ -152,7 +154,7 @@ def allreduce(
     ] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write raw samples and environment here.")] = None,
     csv_file: Annotated[Path | None, typer.Option("--csv", help="Write one line for each row and run here.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw algbw over size into this PNG.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw algbw, busbw and linkbw over size into this PNG.")] = None,
 ) -> None:
     """Sum tensors over all workers: through the switch, around a ring, by parameter servers; print what nccl-tests would.
 

@@ -124,7 +124,7 @@ def run(
             timeline=experiment.timeline.as_json(),
         )
         if rows and not complete:
-            written = " and ".join(map(str, _write(found, outputs, ground, plan)))
+            written = " and ".join(map(str, _write(found, outputs)))
             screen.show(f"# ended before its end{f'; {written}: the rows above' if written else ''}")
     when = f"{machine['date']}, {machine['cores']} cores, {100 * experiment.busy_before:.0f} % busy with others before"
     lines = table.footer(rows, [*ground.notes, when]) + table.resource_lines(rows)
@@ -135,11 +135,11 @@ def run(
     for line in lines + conservation.lines(verdicts) + table.stage_lines(rows, plan.elements):
         screen.show(line)
     found.verdicts = [verdict.as_json() for row in verdicts for verdict in row]
-    _write(found, outputs, ground, plan)
+    _write(found, outputs)
     return 1 if table.wrong_elements(rows) or any(map(conservation.failed, verdicts)) else 0
 
 
-def _write(found: Results, outputs: Outputs, ground: Ground, plan: Plan) -> list[Path]:
+def _write(found: Results, outputs: Outputs) -> list[Path]:
     """All files that were asked for; returns them. Raises CommandFailed."""
     from switchsum.measure.results import write_csv
 
@@ -150,10 +150,11 @@ def _write(found: Results, outputs: Outputs, ground: Ground, plan: Plan) -> list
             with outputs.csv_file.open("w", newline="") as opened:
                 write_csv(opened, found.rows, found.series)
         if outputs.plot is not None:
-            from switchsum.measure import plot as plotting
+            from switchsum.measure import pictures
+            from switchsum.measure.result_files import measured_in
 
-            rate = next((each.link_rate_bps for each in found.series if each.link_rate_bps is not None), None)
-            plotting.write(outputs.plot, found.rows, ground.title, rate, plan.elements)
+            drawn = measured_in(outputs.plot, found)
+            outputs.plot.write_bytes(pictures.over_size(drawn[0].setting, drawn).png)
     except OSError as error:
         raise CommandFailed(f"{error.filename} cannot be written: {error.strerror}") from error
     return [path for path in (outputs.json_file, outputs.csv_file, outputs.plot) if path is not None]

@@ -1,0 +1,35 @@
+"""A straight line through points, by least squares."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from switchsum.measure.intervals import student_t
+
+
+@dataclass(frozen=True)
+class Line:
+    """y = intercept + slope * x. `slope_ci95`: half-width of the slope's 95 % interval, nan of two points. `r_squared`: the
+    share of y's variance that the line explains."""
+
+    slope: float
+    intercept: float
+    slope_ci95: float
+    r_squared: float
+
+    @classmethod
+    def through(cls, x: Sequence[float], y: Sequence[float]) -> Line:
+        """Of at least two different x."""
+        slope, intercept = statistics.linear_regression(x, y)
+        missed = sum((b - intercept - slope * a) ** 2 for a, b in zip(x, y, strict=True))
+        mean_x, mean_y = statistics.fmean(x), statistics.fmean(y)
+        spread_x, spread_y = sum((a - mean_x) ** 2 for a in x), sum((b - mean_y) ** 2 for b in y)
+        degrees = len(x) - 2
+        half = student_t(degrees) * math.sqrt(missed / degrees / spread_x) if degrees else math.nan
+        return cls(slope, intercept, half, 1 - missed / spread_y if spread_y else 1.0)
+
+    def at(self, x: float) -> float:
+        return self.intercept + self.slope * x
