@@ -36,7 +36,8 @@ def problem_with(words: list[str]) -> str | None:
     """Why `switchsum ...` would be misuse, as far as names go."""
     root = typer.main.get_command(cli.app)
     known = {option for parameter in root.params for option in parameter.opts} | {"--help"}
-    for word in words:
+    rest = iter(words)
+    for word in rest:
         if word == "--":  # what follows is another program's
             break
         name = word.partition("=")[0]
@@ -48,6 +49,8 @@ def problem_with(words: list[str]) -> str | None:
                 return f"there is no command {word!r}"
         elif name not in known:
             return f"{root.name} has no option {name!r}"
+        elif hasattr(root, "commands") and name == word and any(word in p.opts and not p.is_flag for p in root.params):
+            next(rest, None)  # its value is no command
     return None
 
 
