@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from switchsum.measure import endpoints, tcp_counters
+from switchsum.measure import endpoints
 from switchsum.measure.payload import Payload
 from switchsum.measure.rpc import Buffers, CallFailed, Client, Method
 from switchsum.measure.sum_service import WINDOW, Head
-from switchsum.measure.transports import Counters, Description, Transport
+from switchsum.measure.transports import Counters, Description, Transport, of_tcp
 
 if TYPE_CHECKING:
     import torch
@@ -123,8 +123,7 @@ class PushPull(Transport):
         return subject.wrong_bits(result, None) if subject.dtype == "int32" else subject.wrong_beyond(result, None)
 
     def counters(self) -> Counters:
-        tcp = tcp_counters.read()
-        return Counters(tcp.sent, tcp.received, tcp.retransmitted)
+        return of_tcp()
 
     def close(self) -> None:
         self._threads.shutdown(wait=False)

@@ -71,8 +71,8 @@ class Counters:
     sent_bytes: int
     received_bytes: int
     resent: int | None
+    resent_bytes: int
     lost: int = 0
-    resent_bytes: int = 0
     sent_packets: int = 0
     received_packets: int = 0
 
@@ -80,7 +80,7 @@ class Counters:
 def of_tcp() -> Counters:
     """All TCP connections of this process."""
     tcp = tcp_counters.read()
-    return Counters(tcp.sent, tcp.received, tcp.retransmitted, resent_bytes=tcp.retransmitted_bytes)
+    return Counters(tcp.sent, tcp.received, tcp.retransmitted, tcp.retransmitted_bytes)
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class Collective(Transport):
                 found.bytes_sent,
                 found.bytes_received,
                 found.retransmissions,
-                resent_bytes=found.retransmissions * 4 * self._elements,
+                found.retransmissions * 4 * self._elements,
                 sent_packets=found.packets_sent,
                 received_packets=found.packets_received,
             )
@@ -257,7 +257,7 @@ class Limit(Transport):
     def counters(self) -> Counters:
         sent, received = self.ring.payload_bytes
         packets = {"sent_packets": self.ring.sent, "received_packets": self.ring.received}
-        return Counters(sent, received, None, self.ring.lost, **packets)
+        return Counters(sent, received, None, 0, self.ring.lost, **packets)
 
     def close(self) -> None:
         self.ring.close()
