@@ -100,6 +100,9 @@ def _verdicts(found: Found) -> list[str]:
         said.append(
             f"Not to be checked: {len(rows) - len(checked)} rows of {_text(', '.join(names))}, where nothing is summed."
         )
+    ended = [path.name for path, results in found.files.items() if not results.complete]
+    if ended:
+        said.append(f"{_bad('Ended early')}: {_text(', '.join(ended))}; only the rows that were finished are here.")
     verdicts = [each for results in found.files.values() for each in results.verdicts]
     judged = [each for each in verdicts if each.get("ok") is not None]
     failed = sum(1 for each in judged if not each["ok"])
