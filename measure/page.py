@@ -25,7 +25,8 @@ h3 { font-size: 1rem; margin: 1.4rem 0 .4rem }
 table { border-collapse: collapse; font-size: 12px; font-variant-numeric: tabular-nums }
 th, td { padding: .2rem .5rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: top; white-space: nowrap }
 th { background: #f3f3f3; font-weight: 600 }
-.wide { overflow-x: auto } th.text, td.text { text-align: left } .about td { white-space: normal }
+.wide { overflow-x: auto } th.text, td.text, .note { text-align: left }
+.about td, td.note { white-space: normal }
 ul { padding-left: 1.2rem } li { margin: .25rem 0 }
 .good { color: #005a3c; font-weight: 600 } .bad { color: #a8200d; font-weight: 600 }
 code { font-size: 12px; overflow-wrap: anywhere }
@@ -47,7 +48,6 @@ def render(found: Found, measured: Sequence[Measured], pictures: Sequence[Pictur
         f"<p>{_text(_between(found))}; {len(found.files)} file{'s' if len(found.files) > 1 else ''} of results.</p>",
         "<h2>Verdict</h2>",
         _list(_verdicts(found)),
-        _conservation(found),
         "<h2>The paper's findings, looked for here</h2>",
         _list(_paper_findings(measured)),
         "<h2>Machine</h2>",
@@ -56,6 +56,7 @@ def render(found: Found, measured: Sequence[Measured], pictures: Sequence[Pictur
         _list(map(_text, _LEGEND)),
         "<h2>All rows</h2>",
         *(_rows(path.name, results) for path, results in found.files.items()),
+        _conservation(found),
         "<h2>Pictures</h2>",
         *map(_figure, pictures),
         *(["<h2>Notes</h2>", _list(map(_text, notes))] if notes else []),
@@ -100,11 +101,18 @@ def _verdicts(found: Found) -> list[str]:
         said.append(
             f"Not to be checked: {len(rows) - len(checked)} rows of {_text(', '.join(names))}, where nothing is summed."
         )
+    ended = [path.name for path, results in found.files.items() if not results.complete]
+    if ended:
+        said.append(f"{_bad('Ended early')}: {_text(', '.join(ended))}; only the rows that were finished are here.")
     verdicts = [each for results in found.files.values() for each in results.verdicts]
     judged = [each for each in verdicts if each.get("ok") is not None]
-    failed = sum(1 for each in judged if not each["ok"])
+    failed = [each for each in judged if not each["ok"]]
     if failed:
-        said.append(f"{_bad('Conservation failed')}: {failed} of {len(judged)} counts are not what the algorithm must move.")
+        which = dict.fromkeys(f"{each.get('label')} {each.get('payload')}" for each in failed)
+        said.append(
+            f"{_bad('Conservation failed')}: {len(failed)} of {len(judged)} counts are not what the algorithm must move "
+            f"({_text(', '.join(which))})."
+        )
     elif judged:
         said.append(f"{_good('Conservation holds')}: all {len(judged)} counts are what the algorithm must move.")
     else:
@@ -140,7 +148,7 @@ def _conservation(found: Found) -> str:
     columns = list(dict.fromkeys(name for each in shown for name in each))
     cells = [[_cell(each.get(name)) for name in columns] for each in shown]
     told = "Payload bytes of an operation; of each row the host and direction farthest off, or all that are wrong."
-    return f"<h3>Conservation: counted against what must be moved</h3><p>{told}</p>{_table(columns, cells, 5)}"
+    return f"<h2>Conservation: counted against what must be moved</h2><p>{told}</p>{_table(columns, cells, 5)}"
 
 
 def _off(verdict: dict[str, Any]) -> float:
@@ -318,8 +326,11 @@ def _figure(picture: Picture) -> str:
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 0) -> str:
-    """`titles`: plain; `rows`: HTML; the first `texts` columns are texts."""
-    kinds = [' class="text"' if number < texts else "" for number in range(len(titles))]
+    """`titles`: plain; `rows`: HTML; the first `texts` columns are names, one called "note" is a sentence."""
+    kinds = [
+        ' class="text"' if number < texts else ' class="note"' if titles[number] == "note" else ""
+        for number in range(len(titles))
+    ]
     head = "".join(f'<th{kind} scope="col">{_text(title)}</th>' for kind, title in zip(kinds, titles, strict=True))
     body = "".join(
         f"<tr>{''.join(f'<td{kind}>{cell}</td>' for kind, cell in zip(kinds, row, strict=True))}</tr>" for row in rows

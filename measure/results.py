@@ -20,6 +20,7 @@ _KINDS = {
     **dict.fromkeys(("benchmark", "title"), str),
     **dict.fromkeys(("arguments", "environment", "ranks", "timeline"), dict),
     **dict.fromkeys(("links", "payloads", "verdicts"), list),
+    "complete": bool,
 }
 _TEXTS = ("benchmark", "transport", "mode", "payload", "dtype", "redop", "link_source")
 

@@ -306,6 +306,7 @@ def test_the_verdict_comes_first() -> None:
     told = verdicts(results(*latencies(wrong=None), environment={"busy_before": 0.2}))
     assert "Not to be checked: 3 rows of tcp" in told
     assert "Conservation was not checked" in told
+    assert "Ended early: x.json; only" in verdicts(results(*latencies(), complete=False))
     assert "Busy machine: others used it before (x.json 20 %)" in told
     kept = [{"label": "tcp", "predicted": 1.0, "counted": 1.01, "ratio": 1.01, "ok": ok} for ok in (True, True, None)]
     assert "Conservation holds: all 2 counts" in verdicts(results(*latencies(), verdicts=kept))
