@@ -15,6 +15,7 @@ from switchsum.measure.samples import Carried
 _LOOK_S = 0.2  # how often the fabric is looked at while answers are awaited
 # When one rank says that something failed, a peer's death may be the cause, and is heard a moment later.
 _CAUSE_S = 2.0
+_CLOSING_S = 0.5
 
 
 class BenchmarkFailed(RuntimeError):
@@ -135,7 +136,7 @@ class Crew:
                     if time.monotonic() > deadline:
                         break
         if failed:
-            self._look(range(self.ranks))
+            self._look_for_a_cause()
             raise BenchmarkFailed(failed[0])
         if missing := [self.site.labels[rank] for rank in values if rank not in answers]:
             raise BenchmarkFailed(f"{', '.join(missing)} did not answer within {patience_s:g} s ({command}); see --timeout")
@@ -148,6 +149,13 @@ class Crew:
                 raise BenchmarkFailed(f"{self.site.labels[rank]} {told}")
         if (told := self.site.failure()) is not None:
             raise BenchmarkFailed(told)
+
+    def _look_for_a_cause(self) -> None:
+        """Raise BenchmarkFailed if a process has ended: its connections close a moment before it can be waited for."""
+        deadline = time.monotonic() + _CLOSING_S
+        while time.monotonic() < deadline:
+            self._look(range(self.ranks))
+            time.sleep(0.02)
 
     def _death(self, rank: int) -> str:
         deadline = time.monotonic() + _CAUSE_S

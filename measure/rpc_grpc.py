@@ -14,8 +14,8 @@ from typing import Any
 import grpc
 
 from switchsum.measure import framing
+from switchsum.measure.buffers_pb2 import BufferList
 from switchsum.measure.rpc import Buffers, Call, CallFailed, Client, Method, Server, Service, Stopwatch
-from switchsum.protos.buffers_pb2 import BufferList
 
 SERIALIZED, NON_SERIALIZED = MODES = ("serialized", "non-serialized")
 _PATH = "/switchsum.buffers/call"

@@ -1,4 +1,4 @@
-"""Writes `NAME_pb2.py` and `NAME_pb2.pyi` from each `NAME.proto` here: `python -m switchsum.protos.generate`.
+"""Writes `NAME_pb2.py` and `NAME_pb2.pyi` from each `NAME.proto` of ours: `python -m switchsum.protos.generate`.
 
 Needs protoc 3.20 or 3.21 (Debian's protobuf-compiler), found on PATH or named by the environment variable PROTOC. What
 these compilers write asks for no particular protobuf release at import, so the same files serve the controller (held at
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-PROTOS = sorted(HERE.glob("*.proto"))
+PROTOS = [HERE / "job.proto", HERE.parent / "measure" / "buffers.proto"]
 UNTOUCHED = "# ruff: noqa\n# fmt: off\n# mypy: disable-error-code=type-arg\n"  # generated text follows nobody's style
 _MARK = "# SHA-256 of {}: "
 
@@ -50,7 +50,13 @@ def compile_protos(protoc: str) -> None:
     root = HERE.parent
     for proto in PROTOS:
         subprocess.run(
-            [protoc, f"-I{root}", f"--python_out={root}", f"--pyi_out={root}", str(root / "switchsum/protos" / proto.name)],
+            [
+                protoc,
+                f"-I{root}",
+                f"--python_out={root}",
+                f"--pyi_out={root}",
+                str(root / "switchsum" / proto.relative_to(root)),
+            ],
             check=True,
             timeout=60,
         )
@@ -65,7 +71,7 @@ def main(arguments: list[str]) -> int:
         stale = [module_of(proto).name for proto in PROTOS if recorded_digest(proto) != proto_digest(proto)]
         if not stale:
             return 0
-        print(f"protos/: {', '.join(stale)} not made from the present .proto; run `make protos`", file=sys.stderr)
+        print(f"{', '.join(stale)} not made from the present .proto; run `make protos`", file=sys.stderr)
         return 1
     compile_protos(os.environ.get("PROTOC", "protoc"))
     return 0

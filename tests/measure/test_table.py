@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from switchsum.measure import plot, table
+from switchsum.measure import table
 from switchsum.measure.results import Results, write_csv
 from switchsum.measure.rows import Figure, Row
 from switchsum.measure.samples import Carried, Run, Series, Usage
@@ -173,17 +173,3 @@ def test_files_have_every_sample(tmp_path: Path) -> None:
     lines = list(csv.DictReader((tmp_path / "r.csv").open()))
     assert [(line["run"], float(line["value"]), line["operations"]) for line in lines][-1] == ("4", pytest.approx(21000), "2")
     assert len(lines) == 5
-
-
-def test_the_payload_of_a_link_is_its_rate_less_headers() -> None:
-    assert plot.payload_rate(100e6, 256) == pytest.approx(0.0125 * 1024 / (1024 + 66))
-
-
-def test_the_picture_is_drawn(tmp_path: Path) -> None:
-    small, large = Row.of(series()), replace(Row.of(series()), size_bytes=4_000_000)
-    path = tmp_path / "plot.png"
-    plot.write(path, [small, large], "title", 10**9, 256)
-    assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    plain = tmp_path / "plain.png"
-    plot.write(plain, [small, large], "title", None, 256)
-    assert plain.read_bytes() != path.read_bytes()  # without the link's line
