@@ -40,6 +40,8 @@ LEASE_S = 20.0
 TAKEOVER_LEASE_S = 8.0  # a quarter of it passes before a standby takes over
 OK, UNAVAILABLE, NOT_FOUND = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND
 
+pytestmark = pytest.mark.slow
+
 
 def ports_of(switch: SoftSwitch) -> list[int]:
     return [udp_port for _, udp_port in switch.port_addresses.values()]

@@ -18,6 +18,8 @@ from tests.torch.launch import check, collect, free_port, run, started
 
 ROOT = Path(__file__).resolve().parents[2]
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     "scenario",

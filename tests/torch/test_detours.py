@@ -15,6 +15,8 @@ from tests.torch.test_faults import LIMIT_S, Lines, command, controller_for, exp
 
 RANKS = 3
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def network(tmp_path: Path) -> Iterator[Network]:

@@ -33,6 +33,8 @@ from tests.torch.launch import ROOT, Rank, check, free_port, run, started
 LIMIT_S = 180.0  # for anything a test waits for, numba compiling included; far below the 30 minutes of a hang
 RANKS = 2
 
+pytestmark = pytest.mark.slow
+
 
 class Lines:
     """A process's output, line by line, with a limit on the wait."""

@@ -15,6 +15,8 @@ import torch.distributed as dist
 from switchsum.torch_backend import ProcessGroupSwitchSum
 from tests.torch.launch import LIMIT_S, check, collect, free_port, free_ports, run, started
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("program", "ranks"),
