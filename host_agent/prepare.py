@@ -21,14 +21,19 @@ from switchsum.host_agent.transport import Transport, now_ns
 logger = logging.getLogger(__name__)
 
 _SILENT_S = 12.0  # on a busy machine, too, what is compiled already has been loaded by then
+_loaded = False  # in this process, or in the one that it is a fork of
 _COMPILES = "switchsum compiles its packet loops, once for this installation; that takes about half a minute"
 
 
 def prepare(*, tell: bool = False) -> None:
     """Have the engine and the transport's loop ready to run: half a minute the first time, then what loading them takes.
 
-    Blocks while another process of this user does the same. `tell`: whether to log a line when it takes long.
+    Blocks while another process of this user does the same; done at once where it has been done. `tell`: whether to log a line
+    when it takes long.
     """
+    global _loaded
+    if _loaded:
+        return
     path = Path(tempfile.gettempdir()) / f"switchsum-{os.getuid()}.lock"
     with contextlib.ExitStack() as stack:
         # Somebody else's file of that name costs the lock, and with it perhaps a minute of compiling; it must not cost the job.
@@ -49,3 +54,4 @@ def prepare(*, tell: bool = False) -> None:
             transport.run(engine)  # the socket is not connected: nothing leaves it
         finally:
             transport.close()
+    _loaded = True

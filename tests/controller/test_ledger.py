@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from switchsum.controller.errors import StateError
@@ -85,6 +85,7 @@ def random_calls(seed: int, count: int) -> list[Call]:
     return calls
 
 
+@settings(max_examples=40)  # each call waits for the disk
 @given(seed=st.integers(0, 10**6), count=st.integers(0, 12))
 def test_after_any_prefix_of_calls_the_file_holds_what_they_wrote(
     tmp_path_factory: pytest.TempPathFactory, seed: int, count: int

@@ -37,7 +37,10 @@ from tests.controller.worker import Worker
 Members = Callable[[str, int], list[Member]]
 
 LEASE_S = 20.0
+TAKEOVER_LEASE_S = 8.0  # a quarter of it passes before a standby takes over
 OK, UNAVAILABLE, NOT_FOUND = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND
+
+pytestmark = pytest.mark.slow
 
 
 def ports_of(switch: SoftSwitch) -> list[int]:
@@ -322,11 +325,11 @@ def test_a_session_that_stays_away_ends_the_jobs(switch: SoftSwitch, members: Me
 def test_a_standby_takes_over_the_jobs_of_a_killed_controller(tmp_path: Path, members: Members) -> None:
     state = tmp_path / "state"
     with SoftSwitch(ports=4) as switch:
-        options = (switch.grpc_address, 5, state, LEASE_S, *ports_of(switch))
+        options = (switch.grpc_address, 5, state, TAKEOVER_LEASE_S, *ports_of(switch))
         with child(CONTROLLER, *options) as first:
             first_address = first.line()
             world = members(first_address, 2)
-            with make_controller(switch, election_id=1, state=state, lease_s=LEASE_S) as second:
+            with make_controller(switch, election_id=1, state=state, lease_s=TAKEOVER_LEASE_S) as second:
                 watcher = members(second.address, 1)[0]
                 assert watcher.inspect().standby
                 join_all(world, "train")
@@ -393,12 +396,15 @@ def test_a_standby_that_shares_no_state_clears_the_switch_and_members_join_anew(
 def test_of_two_that_stand_by_one_takes_over(tmp_path: Path, members: Members) -> None:
     """Both claim the same election id."""
     state = tmp_path / "state"
-    with SoftSwitch(ports=4) as switch, child(CONTROLLER, switch.grpc_address, 5, state, LEASE_S, *ports_of(switch)) as first:
+    with (
+        SoftSwitch(ports=4) as switch,
+        child(CONTROLLER, switch.grpc_address, 5, state, TAKEOVER_LEASE_S, *ports_of(switch)) as first,
+    ):
         world = members(first.line(), 1)
         join_all(world, "train")
         with (
-            make_controller(switch, election_id=1, state=state, lease_s=LEASE_S) as second,
-            make_controller(switch, election_id=2, state=state, lease_s=LEASE_S) as third,
+            make_controller(switch, election_id=1, state=state, lease_s=TAKEOVER_LEASE_S) as second,
+            make_controller(switch, election_id=2, state=state, lease_s=TAKEOVER_LEASE_S) as third,
         ):
             standbys = [members(each.address, 1)[0] for each in (second, third)]
             kill(first)

@@ -127,7 +127,7 @@ def test_a_lost_switch_ends_its_jobs_and_is_programmed_again_when_it_returns(wor
             assert f"the switch at {first.grpc_address} is gone" in str(ended)
         (again,) = workers(controller, 1)
         with pytest.raises(ControllerUnreachable, match=f"UNAVAILABLE: there is no switch to sum in: .*{first.grpc_address}"):
-            again.join("train", 0, 1)
+            again.join("train", 0, 1, timeout_s=2.0)  # for so long it hopes that the switch comes back
         assert first.grpc_address in again.client.inspect().switch_problem
         with SoftSwitch(grpc=first.grpc_address, ports=ports):
             eventually(lambda: again.client.inspect().switch_problem == "")

@@ -9,6 +9,7 @@ JSON on standard output tell what ranks tell (training.py), each with its "rank"
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import select
@@ -34,6 +35,8 @@ def main() -> int:
     import switchsum.torch_backend  # noqa: F401
 
     prepare()
+    gc.collect()
+    gc.freeze()  # else each rank, at its end, looks through all that is loaded here, which takes it a second
     events = os.dup(1)
     _tell(events, {"ready": os.getpid()})
     order = _next_order(events)

@@ -18,6 +18,8 @@ from tests.torch.launch import check, collect, free_port, run, started
 
 ROOT = Path(__file__).resolve().parents[2]
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     "scenario",
@@ -38,7 +40,7 @@ def test_a_busy_python_thread(controller: str) -> None:
 
 def test_the_embedded_switch_starts_by_itself_and_leaves_nothing() -> None:
     mark = uuid.uuid4().hex
-    check(run("end_without_destroy", 3, TEST_MARK=mark))
+    check(run("end_without_destroy", 3, anew=True, TEST_MARK=mark))
     deadline = time.monotonic() + 30
     while left := processes_with(mark):
         assert time.monotonic() < deadline, f"left behind: {left}"

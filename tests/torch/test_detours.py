@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.torch.launch import free_port, started
+from tests.torch.launch import Rank, free_port, started
 from tests.torch.test_faults import LIMIT_S, Lines, command, controller_for, expanded
 
 RANKS = 3
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 class Job:
     """Ranks that sum, and say so when the way of their sums changes."""
 
-    def __init__(self, ranks: list[subprocess.Popen[str]]) -> None:
+    def __init__(self, ranks: list[Rank]) -> None:
         self.ranks = ranks
         self.spoken = [Lines(rank.stdout) for rank in ranks]
 

@@ -28,10 +28,12 @@ from switchsum.controller.options import ControllerOptions
 from switchsum.host_agent.job_client import JobClient
 from switchsum.p4src.layout import HEADER_DTYPE, WIRE_VERSION
 from switchsum.softswitch.daemon import SoftSwitch
-from tests.torch.launch import ROOT, check, free_port, run, started
+from tests.torch.launch import ROOT, Rank, check, free_port, run, started
 
 LIMIT_S = 180.0  # for anything a test waits for, numba compiling included; far below the 30 minutes of a hang
 RANKS = 2
+
+pytestmark = pytest.mark.slow
 
 
 class Lines:
@@ -111,7 +113,7 @@ def test_each_process_killed_or_stopped_is_told_and_the_rest_serves_on(tmp_path:
         )
         spoken = [Lines(rank.stdout) for rank in ranks]
 
-        def job(victim: subprocess.Popen[str], number: signal.Signals, cause: str) -> None:
+        def job(victim: Rank | subprocess.Popen[str], number: signal.Signals, cause: str) -> None:
             port = free_port()
             for rank in ranks:
                 print(port, file=rank.stdin, flush=True)

@@ -15,6 +15,8 @@ import torch.distributed as dist
 from switchsum.torch_backend import ProcessGroupSwitchSum
 from tests.torch.launch import LIMIT_S, check, collect, free_port, free_ports, run, started
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("program", "ranks"),
@@ -49,7 +51,7 @@ def test_program(controller: str, program: str, ranks: int) -> None:
 @pytest.mark.parametrize("program", ["every_import_is_enough", "forked_ranks"])
 def test_ranks_that_are_started_by_python(controller: str, program: str) -> None:
     environment = {"SWITCHSUM_CONTROLLER": controller, "SECOND_PORT": str(free_port()), "WORLD_SIZE": "2"}
-    check(run(f"programs.{program}", 1, 120, **environment))
+    check(run(f"programs.{program}", 1, anew=True, **environment))
 
 
 def test_a_rank_can_be_watched(controller: str) -> None:

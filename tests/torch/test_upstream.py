@@ -13,6 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 300
 
+pytestmark = pytest.mark.slow
+
 TESTS = (
     "test_DistributedDataParallelCPU_grad_is_view",
     "test_accumulate_gradients_no_sync",
