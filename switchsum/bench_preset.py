@@ -107,5 +107,5 @@ def paper(
             allreduce(**sums, **options, json_file=output / f"{name}.json")
         except typer.Exit as ended:
             status |= ended.exit_code
-    typer.echo(f"# the report: {write_report(output, output)}")
+    typer.echo(f"# the report: {write_report(output, output / "report")}")
     return status
