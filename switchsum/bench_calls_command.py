@@ -34,8 +34,8 @@ def calls(
     mode: Sequence[str],
     scheme: Sequence[str],
     iovec_count: Sequence[int],
-    sizes: str,
-    bias: str,
+    sizes: str | None,
+    bias: str | None,
     warmup: float,
     duration: float,
     repeat: int,
@@ -44,19 +44,21 @@ def calls(
     payload: Sequence[str],
     transport: Sequence[str],
     check: bool,
-    placement: str,
+    placement: str | None,
     rack: Path | None,
     rate: str | None,
     timeout: float,
     json_file: Path | None,
     csv_file: Path | None,
-    screen: Screen | None = None,
 ) -> int:
-    """One benchmark; returns the exit status. Raises CommandFailed."""
+    """One benchmark; returns the exit status. Options that may be repeated are empty, others None, where they were not given.
+
+    Raises CommandFailed.
+    """
     arguments = {
         name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
         for name, value in locals().items()
-        if name not in ("kind", "screen")
+        if name != "kind"
     }
     outputs = Outputs(json_file, csv_file)
     if "gloo" in transport:
@@ -68,6 +70,12 @@ def calls(
     plan = _plan(
         kind, found, mode, transport, num_workers, num_ps, repeat, duration, warmup, seed, ip, port, timeout, check, placement
     )
+    if mode and "grpc" not in transport:
+        raise CommandFailed("--mode: only grpc has modes; add --transport grpc", EXIT_MISUSED)
+    if rack is None and placement is not None:
+        raise CommandFailed(
+            f"--placement {placement}: only in a rack; under torchrun, ranks lie where it starts them", EXIT_MISUSED
+        )
     if rack is None and rate:
         raise CommandFailed("--rate belongs to a rack: give its file with --rack", EXIT_MISUSED)
     if hosted or rack is not None:
@@ -86,8 +94,7 @@ def calls(
     from switchsum.measure import environment
 
     machine = environment.describe()
-    with terminated_like_interrupted(), ExitStack() as stack:
-        screen = screen or stack.enter_context(Screen())
+    with terminated_like_interrupted(), ExitStack() as stack, Screen() as screen:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="switchsum-bench-")))
         if hosted:
             ground = bench_grounds.on_hosts(plan, stack, screen.told)
@@ -114,13 +121,13 @@ def _plan(
     port: int,
     timeout: float,
     check: bool,
-    placement: str,
+    placement: str | None,
 ) -> Plan:
     """The options as a plan. Raises CommandFailed naming the option that makes no sense."""
     from switchsum.measure.calls import RPC_TRANSPORTS
     from switchsum.measure.experiment import Case, Plan, Way
     from switchsum.measure.manifest import Buffer
-    from switchsum.measure.rpc_grpc import MODES
+    from switchsum.measure.rpc_grpc import MODES, NON_SERIALIZED
     from switchsum.p4src.layout import MAX_WORKERS
 
     for name in transport:
@@ -148,12 +155,17 @@ def _plan(
         f"--warmup {warmup:g}: must be from 0 to 600 seconds": not 0 <= warmup <= 600,
         f"--port {port}: must be from 0 (any) to 65000": not 0 <= port <= 65000,
         f"--timeout {timeout:g}: must be between 1 and 3600 seconds": not 1 <= timeout <= 3600,
-        f"--placement {placement}: choose dedicated or colocated": placement not in ("dedicated", "colocated"),
+        f"--placement {placement}: choose dedicated or colocated": placement not in (None, "dedicated", "colocated"),
+        f"--seed {seed}: must be between 0 and {2**32 - 1}": not 0 <= seed < 2**32,
     }
     for complaint, applies in complaints.items():
         if applies:
             raise CommandFailed(complaint, EXIT_MISUSED)
-    ways = [Way(name, each) for name in dict.fromkeys(transport) for each in (dict.fromkeys(mode) if name == "grpc" else ("",))]
+    ways = [
+        Way(name, each)
+        for name in dict.fromkeys(transport)
+        for each in (dict.fromkeys(mode or (NON_SERIALIZED,)) if name == "grpc" else ("",))
+    ]
     return Plan(
         ways=ways,
         cases=[Case(each.name, [Buffer(size) for size in each.usual.iovecs]) for each in found],
@@ -202,10 +214,13 @@ def _command(kind_name: str) -> Any:
             list[str] | None, typer.Option(help="uniform, random or skew; may be repeated.  [default: uniform]")
         ] = None,
         iovec_count: Annotated[list[int] | None, typer.Option(help="Buffers; may be repeated.  [default: 10]")] = None,
-        sizes: Annotated[str, typer.Option(help="Bytes of the categories that are used; KB and MB are decimal.")] = (
-            "small=10,medium=10KB,large=1MB"
-        ),
-        bias: Annotated[str, typer.Option(help="Category with 60 % of a skewed payload's buffers.")] = "large",
+        sizes: Annotated[
+            str | None,
+            typer.Option(help="Bytes of the categories that are used, decimal.  [default: small=10,medium=10KB,large=1MB]"),
+        ] = None,
+        bias: Annotated[
+            str | None, typer.Option(help="Category with 60 % of a skewed payload's buffers.  [default: large]")
+        ] = None,
         warmup: Annotated[float, typer.Option(help="Seconds before the first run.")] = 2.0,
         duration: Annotated[float, typer.Option(help="Seconds of a run.")] = 10.0,
         repeat: Annotated[int, typer.Option(help="Runs of each transport and payload; transports alternate. At least 5.")] = 5,
@@ -224,8 +239,9 @@ def _command(kind_name: str) -> Any:
         ] = None,
         check: Annotated[bool, typer.Option("--check", help="Verify every call, not only one after each run.")] = False,
         placement: Annotated[
-            str, typer.Option(help="In a rack: dedicated hosts for servers, or colocated with workers.")
-        ] = "dedicated",
+            str | None,
+            typer.Option(help="In a rack: dedicated hosts for servers, or colocated with workers.  [default: dedicated]"),
+        ] = None,
         rack: Annotated[
             Path | None, typer.Option(help="A rack's YAML file: run over links like its first worker's; needs root.")
         ] = None,
@@ -238,11 +254,7 @@ def _command(kind_name: str) -> Any:
     ) -> None:
         values = {name: value for name, value in locals().items() if name != "kind_name"}
         values |= {
-            "mode": tuple(mode or ("non-serialized",)),
-            "scheme": tuple(scheme or ("uniform",)),
-            "iovec_count": tuple(iovec_count or (10,)),
-            "size": tuple(size or ()),
-            "payload": tuple(payload or ()),
+            **{name: tuple(values[name] or ()) for name in ("mode", "scheme", "iovec_count", "size", "payload")},
             "transport": tuple(transport or ("grpc", "tcp", "gloo")),
         }
         raise typer.Exit(calls(kind(kind_name), **values))

@@ -36,8 +36,6 @@ _OPERATIONS = ("sum", "avg")
 _BEGIN, _END, _FACTOR = "4K", "64M", 4
 DEDICATED = "dedicated"
 PLACEMENTS = ("colocated", DEDICATED)
-DEFAULT_IOVEC_COUNT = 10
-DEFAULT_SIZES = "small=10,medium=10KB,large=1MB"
 
 app = typer.Typer(help="Measure communication: sums through the switch and otherwise, calls of parameter servers.")
 app.command()(bench_capture_command.capture)
@@ -56,9 +54,16 @@ def _preset(
     duration: Annotated[
         float | None, typer.Option(help="Of a preset: seconds of a run.  [default: the paper's 10, less on fast links]")
     ] = None,
-    repeat: Annotated[int, typer.Option(help="Of a preset: runs of each row, at least 5.")] = 5,
+    repeat: Annotated[int | None, typer.Option(help="Of a preset: runs of each row, at least 5.  [default: 5]")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Of a preset: seconds that anything may be waited for.  [default: 120]")
+    ] = None,
 ) -> None:
     if preset is None:
+        options = {"output": output, "rack": rack, "rate": rate, "duration": duration, "repeat": repeat, "timeout": timeout}
+        if given := [f"--{name}" for name, value in options.items() if value is not None]:
+            behind = context.invoked_subcommand or "a benchmark"
+            raise CommandFailed(f"{', '.join(given)} before {behind}: belongs behind it, or to --preset", EXIT_MISUSED)
         if context.invoked_subcommand is None:
             typer.echo(context.get_help())
         return
@@ -68,9 +73,12 @@ def _preset(
         raise CommandFailed(f"--preset {preset}: there is {', '.join(bench_preset.PRESETS)}", EXIT_MISUSED)
     if output is None:
         raise CommandFailed(f"--preset {preset} fills a folder: name a new one with --output", EXIT_MISUSED)
-    require("bench", {**BENCH_MODULES, "matplotlib": "demo"})
+    if under_torchrun(os.environ):
+        raise CommandFailed(f"--preset {preset} runs on this machine or in a rack, not under torchrun", EXIT_MISUSED)
+    require("bench", {**BENCH_MODULES, **bench_grounds.SWITCH_MODULES, "matplotlib": "demo"})
     place = bench_preset.Place(rack, rate)
-    raise typer.Exit(bench_preset.paper(output, place, duration, repeat, allreduce))
+    timing = bench_preset.Timing(duration, 5 if repeat is None else repeat, 120.0 if timeout is None else timeout)
+    raise typer.Exit(bench_preset.paper(output, place, timing, allreduce))
 
 
 bench_calls_command.register(app)
@@ -304,9 +312,9 @@ def _cases(
         return [Case(binary.name(each), [Buffer(each, kind)]) for each in whole], [], []
     found = bench_payloads.manifests(
         scheme=scheme or (),
-        iovec_count=iovec_count or (DEFAULT_IOVEC_COUNT,),
-        sizes=DEFAULT_SIZES if sizes is None else sizes,
-        bias="large" if bias is None else bias,
+        iovec_count=iovec_count or (),
+        sizes=sizes,
+        bias=bias,
         seed=seed,
         size=(),
         payload=payload or (),

@@ -102,15 +102,10 @@ def run(
         screen.show(table.line(rows[-1]))
 
     experiment = kind(plan, ground.crews, screen.told, measured)
-    complete = False
-    try:
-        experiment.run()
-        complete = True
-    except BenchmarkFailed as error:
-        raise CommandFailed(str(error)) from error
-    finally:
+
+    def results(complete: bool) -> Results:
         machine["busy_before"] = experiment.busy_before
-        found = Results(
+        return Results(
             benchmark=kind.benchmark,
             title=title,
             arguments=arguments,
@@ -123,9 +118,20 @@ def run(
             payloads=[manifest.as_json() for manifest in manifests],
             timeline=experiment.timeline.as_json(),
         )
-        if rows and not complete:
-            written = " and ".join(map(str, _write(found, outputs)))
-            screen.show(f"# ended before its end{f'; {written}: the rows above' if written else ''}")
+
+    try:
+        experiment.run()
+    except BaseException as error:  # also Ctrl-C: what was measured is kept
+        if rows:
+            try:
+                written = " and ".join(map(str, _write(results(complete=False), outputs)))
+                screen.show(f"# ended before its end{f'; {written}: the rows above' if written else ''}")
+            except CommandFailed as unwritten:  # the first error is what matters
+                screen.show(f"# ended before its end; {unwritten}")
+        if isinstance(error, BenchmarkFailed):
+            raise CommandFailed(str(error)) from error
+        raise
+    found = results(complete=True)
     when = f"{machine['date']}, {machine['cores']} cores, {100 * experiment.busy_before:.0f} % busy with others before"
     lines = table.footer(rows, [*ground.notes, when]) + table.resource_lines(rows)
     verdicts = [

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from switchsum import bench_sites, cli
+from switchsum import bench_payloads, bench_sites, cli
 from switchsum.bmv2_topologies import namespaces
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -162,14 +162,29 @@ MISUSE = {
     "p2p-latency --warmup -1": "--warmup -1: must be from 0 to 600 seconds",
     "p2p-latency --port 70000": "--port 70000: must be from 0 (any) to 65000",
     "p2p-latency --timeout 0": "--timeout 0: must be between 1 and 3600 seconds",
-    "p2p-latency --placement there": "--placement there: choose dedicated or colocated",
+    f"p2p-latency --rack {RACKS}/two.yaml --placement there": "--placement there: choose dedicated or colocated",
+    "p2p-latency --placement colocated": (
+        "--placement colocated: only in a rack; under torchrun, ranks lie where it starts them"
+    ),
+    "p2p-latency --transport tcp --mode serialized": "--mode: only grpc has modes; add --transport grpc",
+    "p2p-latency --payload resnet50 --scheme skew": (
+        "--scheme, --iovec-count, --sizes and --bias make a payload, --payload names one: choose one of them"
+    ),
+    "p2p-latency --size 1KB --iovec-count 3": (
+        "--scheme, --iovec-count, --sizes and --bias make a payload, --size names one: choose one of them"
+    ),
+    "p2p-latency --bias small": "--bias small: only a skewed payload has one; add --scheme skew",
     "p2p-latency --rate 100M": "--rate belongs to a rack: give its file with --rack",
     "p2p-latency --scheme bent": "scheme 'bent' is unknown; there are uniform, random, skew",
     "p2p-latency --iovec-count 0": "0 buffers are out of range: 1 to 100000",
     "p2p-latency --seed -1": "seed -1 is out of range: 0 to 4294967295",
+    "p2p-latency --size 1KB --seed -1": "--seed -1: must be between 0 and 4294967295",
     "p2p-latency --json /nowhere/x.json": "/nowhere/x.json cannot be written: there is no folder /nowhere",
     "--preset thesis": "--preset thesis: there is paper",
     "--preset paper": "--preset paper fills a folder: name a new one with --output",
+    "--preset paper --output README.md": "README.md is a file; name a new folder",
+    "--preset paper --output docs": "docs is not empty: a report is made of all results in a folder; name a new one",
+    "--rack x.yaml --repeat 3 payloads": "--rack, --repeat before payloads: belongs behind it, or to --preset",
     "--preset paper --output x allreduce": "--preset paper is a grid of its own; leave out allreduce",
 }
 
@@ -178,5 +193,25 @@ MISUSE = {
 def test_misuse_is_one_line_and_status_2(
     arguments: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(ROOT)
     assert bench(arguments.split(), monkeypatch) == 2
     assert capsys.readouterr() == ("", f"error: {message}\n")
+
+
+def test_only_the_papers_own_payloads_are_called_like_them() -> None:
+    made = bench_payloads.manifests(
+        scheme=["uniform", "skew"], iovec_count=[10, 4], sizes=None, bias=None, seed=0, size=[], payload=[]
+    )
+    assert [each.name for each in made] == ["uniform", "uniform-x4", "skew", "skew-x4"]
+    for options, name in {
+        ("skew", None, "small"): "skew-small",
+        ("skew", "small=900,medium=900KB,large=10MB", None): "skew-900B-900000B-10000000B",
+        ("uniform", "large=1MB", None): "large-x10",
+        ("uniform", "large=2MB", None): "large-2000000B-x10",
+        ("random", "small=10,large=1MB", None): "random-small-large",
+    }.items():
+        scheme, sizes, bias = options
+        [made_so] = bench_payloads.manifests(
+            scheme=[scheme], iovec_count=[], sizes=sizes, bias=bias, seed=0, size=[], payload=[]
+        )
+        assert made_so.name == name
