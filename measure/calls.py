@@ -74,6 +74,8 @@ class Calls(Experiment):
             servers=self._plan.servers,
             hosts=list(crew.site.hosts),
             link_rate_bps=crew.link_rate_bps,
+            link_rates_bps=crew.link_rates_bps,
+            check=self._plan.check,
         )
 
     def _warm_up(self, row: Series, way: Way) -> None:

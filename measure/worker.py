@@ -67,6 +67,7 @@ class Worker:
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "machine": machine(),
+            "network": interfaces.namespace(),
             "address": self._address,
             "interface": self._interface,
             "rate_bps": interfaces.rate_bps(self._interface),
