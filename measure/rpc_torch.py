@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from switchsum.measure.rpc import Buffer, Buffers, Call, CallFailed, Client, Method, Server, Service
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     import torch
 
 _END = 0  # in place of a method: the caller leaves
+# How long a caller may call nobody, while others have their turns: the group's own timeout would end the connection. One that
+# has died ends it at once.
+_IDLE = timedelta(days=30)
 _ACKNOWLEDGEMENT = [8]  # bytes of the buffers of that answer
 
 
@@ -63,7 +67,7 @@ class TorchServer(Server):
         head = torch.empty(2, dtype=torch.int64)
         while True:
             try:
-                dist.recv(head, src=worker)
+                dist.irecv(head, src=worker).wait(_IDLE)
                 method, check = int(head[0]), bool(head[1])
                 if method == _END:
                     return
