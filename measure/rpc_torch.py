@@ -68,13 +68,13 @@ class TorchServer(Server):
         while True:
             try:
                 dist.irecv(head, src=worker).wait(_IDLE)
-                method, check = int(head[0]), bool(head[1])
+                method, mark = int(head[0]), int(head[1])
                 if method == _END:
                     return
                 arrived = _empty(self._sizes.now)
                 for work in [dist.irecv(tensor, src=worker) for tensor in arrived]:
                     work.wait()
-                answer = self._service(Call(worker, Method(method), check, _views(arrived)))
+                answer = self._service(Call(worker, Method(method), mark, _views(arrived)))
                 leaving = _tensors(answer)  # which must live until they are sent
                 for work in [dist.isend(tensor, dst=worker) for tensor in leaving]:
                     work.wait()
@@ -94,12 +94,12 @@ class TorchClient(Client):
         """`server`: its rank in the default group."""
         self._server, self._sizes = server, sizes
 
-    def begin(self, method: Method, buffers: Buffers, *, check: bool = False) -> Callable[[], Buffers]:
+    def begin(self, method: Method, buffers: Buffers, *, mark: int = 0) -> Callable[[], Buffers]:
         import torch
         import torch.distributed as dist
 
         assert method in (Method.ECHO, Method.ACKNOWLEDGE)
-        leaving = [torch.tensor([int(method), int(check)]), *_tensors(buffers)]
+        leaving = [torch.tensor([int(method), mark]), *_tensors(buffers)]
         try:
             sent = [dist.isend(tensor, dst=self._server) for tensor in leaving]
         except RuntimeError as error:
