@@ -180,8 +180,8 @@ def _plan(
         timeout_s=timeout,
         check=check,
     )
-    if complaint := too_large(plan):
-        raise CommandFailed(complaint, EXIT_MISUSED)
+    if (problem := too_large(plan)) is not None:
+        raise CommandFailed(problem, EXIT_MISUSED)
     return plan
 
 
