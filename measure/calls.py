@@ -58,7 +58,7 @@ class Calls(Experiment):
         asked = {}
         for rank in self._server_ranks:
             beside = [other for other in self._server_ranks if crew.site.hosts[other] == crew.site.hosts[rank]]
-            port = plan.port + plan.ways.index(way) * len(beside) + beside.index(rank)
+            port = plan.port + plan.ways.index(way) * len(beside) + beside.index(rank) if plan.port else 0
             asked[rank] = {
                 "way": way.name,
                 "address": addresses[rank],

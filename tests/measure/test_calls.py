@@ -8,7 +8,7 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -113,6 +113,15 @@ def test_a_taken_port_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert last.startswith("error: parameter server 0: ")
     assert f"{port}" in last
     assert "--port" in last
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="ports below 1024 are root's")
+def test_port_0_is_any_port_for_every_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as taken:
+        for port in range(1, 4):
+            taken.enter_context(closing(socket.create_server(("127.0.0.1", port))))
+        options = ["--transport", "tcp", "--transport", "grpc", "--mode", "serialized", "--mode", "non-serialized"]
+        assert bench(["p2p-latency", *QUICK, *options, "--size", "1KB"], monkeypatch) == 0
 
 
 @pytest.mark.skipif(namespaces.what_is_missing() is not None, reason=f"racks: {namespaces.what_is_missing()}")
