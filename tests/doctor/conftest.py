@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from switchsum.doctor.findings import Finding, Host, Role, Status
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = "65534"
+LAN_PREFIX = "switchsum-doctor-"
 WORKER = Host(frozenset({Role.WORKER}), asked=True)
 _numbers = itertools.count()
 
@@ -40,13 +43,23 @@ class Lan:
     """A namespace with one interface, d0 (10.83.0.11/24), whose other end is in a second namespace, as p0 (10.83.0.1/24)."""
 
     def __init__(self) -> None:
-        stem = f"switchsum-doctor-{os.getpid()}-{next(_numbers)}"
+        stem = f"{LAN_PREFIX}{os.getpid()}-{next(_numbers)}"
         self.here, self.there = f"{stem}-a", f"{stem}-b"
         namespaces.add(self.here)
         namespaces.add(self.there)
         namespaces.ip(self.here, [f"link add d0 type veth peer name p0 netns {self.there}"])
         for name, interface, address in ((self.here, "d0", "10.83.0.11"), (self.there, "p0", "10.83.0.1")):
             namespaces.ip(name, [f"address add {address}/24 dev {interface}", f"link set {interface} up"])
+        # The kernel may take a second to let packets into the end that came up first.
+        deadline = time.monotonic() + 10
+        while {self._state(self.here, "d0"), self._state(self.there, "p0")} != {"UP"}:
+            assert time.monotonic() < deadline, f"{self.here} and {self.there} have no link"
+            time.sleep(0.02)
+
+    @staticmethod
+    def _state(namespace: str, interface: str) -> str:
+        [found] = json.loads(namespaces.run("ip", "-n", namespace, "-j", "link", "show", interface))
+        return str(found["operstate"])
 
     def examine(self, check: Callable[[Host], Iterable[Finding]], host: Host) -> list[Finding]:
         return namespaces.inside(self.here, lambda: list(check(host)))

@@ -61,7 +61,7 @@ def test_an_embedded_switch_and_its_workers_stay_on_loopback() -> None:
 @pytest.mark.slow
 def test_a_benchmark_stays_on_loopback(tmp_path: Path) -> None:
     """Switch, controller and workers as `switchsum bench` starts them, Gloo's sockets included."""
-    words = ["bench", "allreduce", "--workers", "2", "--size", "4K", "--turns", "5", "--turn-seconds", "0.05"]
+    words = ["bench", "allreduce", "--workers", "2", "--size", "4K", "--repeat", "5", "--duration", "0.05"]
     seen: set[tuple[str, str, int]] = set()
     with (tmp_path / "output").open("w") as output:
         process = subprocess.Popen([sys.executable, "-m", "switchsum.cli", *words], stdout=output, stderr=output)
