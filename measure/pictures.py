@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -438,7 +439,7 @@ def _canvas(
 
 
 def _picture(name: str, title: str, alt: str, says: list[str], canvas: Any) -> Picture:
-    canvas.suptitle(title, fontsize=10)
+    canvas.suptitle(textwrap.fill(title, int(11 * canvas.get_figwidth())), fontsize=10)
     drawn = io.BytesIO()
     canvas.savefig(drawn, format="png", metadata={"Software": None})
     return Picture(name, title, alt, says, drawn.getvalue())

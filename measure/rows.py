@@ -32,9 +32,10 @@ class Row:
     in p2p-latency); p50, p99, fastest, slowest: over all operations of all runs, where a sample stands for as many as it was
     chosen from. algbw, busbw: of sums; algbw of calls: all workers' payloads, one way, / elapsed time. linkbw: what the
     fullest link carried in its busier direction, / elapsed time; link_share: the largest share of its own rate that a link
-    carried in a direction. worker_cpu: CPU seconds that one worker spends on one GB of its payload; switch_cpu: that the
-    switch spends. busy: share of the machine's cores. user_s to system_s, sent, received, dropped, resent: of all processes
-    (links) and all runs. check: whether every operation was verified.
+    carried in a direction. An echo (p2p-latency) uses one direction after the other, so for it half of the elapsed time counts.
+    worker_cpu: CPU seconds that one worker spends on one GB of its payload; switch_cpu: that the switch spends. busy: share of
+    the machine's cores. user_s to system_s, sent, received, dropped, resent: of all processes (links) and all runs. colocated:
+    where there are several hosts. check: whether every operation was verified.
     """
 
     benchmark: str
@@ -105,13 +106,15 @@ class Row:
         moved_gb = series.size_bytes * operations / formulas.GIGA
         # A worker's own share of what all of them moved one beside the other.
         by_worker_gb = moved_gb if together else moved_gb / series.workers
+        # An echo fills one direction of a link after the other, each for half of the time.
+        filling = elapsed / halves
         # With parameter servers not all links have the same to carry.
         by_link = [
             max(
                 sum(getattr(run.carried[link], direction) for run in series.runs)
                 for direction in ("sent_bytes", "received_bytes")
             )
-            / elapsed
+            / filling
             for link in range(len(series.runs[0].carried))
         ]
         share = max((8 * each / rate for each, rate in zip(by_link, _rates(series), strict=True) if rate), default=None)
@@ -121,7 +124,7 @@ class Row:
         serialize = total([run.serialize_s for run in series.runs])
         resent = total([run.resent for run in series.runs])
         # Calls may be under way side by side.
-        algbw = formulas.algbw(series.size_bytes, time.mean) if together else moved_gb / elapsed
+        algbw = formulas.algbw(series.size_bytes, time.mean) if together else moved_gb / filling
         carried = [each for run in series.runs for each in run.carried]
         usage = [each for run in series.runs for each in run.usage]
         unit, headline = _headline(series, time)
@@ -136,7 +139,7 @@ class Row:
             redop=series.redop,
             workers=series.workers,
             servers=series.servers,
-            colocated=bool(set(series.hosts[: series.workers]) & set(series.hosts[series.workers :])),
+            colocated=_colocated(series),
             check=series.check,
             unit=unit,
             headline=headline,
@@ -173,6 +176,12 @@ class Row:
 
 def _ranks(series: Series) -> range:
     return range(series.workers + series.servers)
+
+
+def _colocated(series: Series) -> bool:
+    """Whether servers share hosts with workers; where all are on one host, as on loopback, no place was chosen."""
+    shared = set(series.hosts[: series.workers]) & set(series.hosts[series.workers :])
+    return bool(shared) and len(set(series.hosts)) > 1
 
 
 def _times(run: Run, together: bool, halves: int) -> list[float]:

@@ -89,6 +89,7 @@ _COLUMNS = {
 _RESOURCES = (
     *_PAYLOAD,
     _Column("transport", "", 15, lambda row: row.label),
+    _Column("operations", "", 10, lambda row: str(row.operations)),
     _Column("user", "(s)", 8, lambda row: f"{row.user_s:.2f}"),
     _Column("system", "(s)", 8, lambda row: f"{row.system_s:.2f}"),
     _Column("voluntary", "switches", 9, lambda row: str(row.voluntary_switches)),

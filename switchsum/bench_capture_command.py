@@ -8,6 +8,7 @@ import shutil
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -90,8 +91,13 @@ def _check(command: Sequence[str], output: Path, steps: int, name: str) -> None:
     if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0":
         raise CommandFailed("TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps PyTorch from loading what records; unset it", EXIT_MISUSED)
     if shutil.which(command[0]) is None:
+        beside = Path(sys.executable).parent / command[0]
         hint = "; write its words apart, not as one" if " " in command[0] else ""
-        raise CommandFailed(f"there is no program {command[0]!r} to run{hint}", status=127)
+        if "/" not in command[0] and beside.exists():
+            hint = f"; it lies at {beside}"
+        if Path(command[0]).is_file():
+            raise CommandFailed(f"{command[0]} is no program that can be run; write `python {command[0]}`", status=126)
+        raise CommandFailed(f"there is no program {command[0]!r} on PATH{hint}", status=127)
 
 
 def _run(command: Sequence[str], value: str) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -60,7 +62,10 @@ class Screen:
         """A line of the table."""
         if self._live:
             self._progress.stop()
-        typer.echo(line)
+        try:
+            typer.echo(line)
+        except BrokenPipeError:  # whoever read has seen enough; what was measured must not be lost for it
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if self._live:
             self._progress.start()
 
@@ -128,6 +133,8 @@ def run(
                 screen.show(f"# ended before its end{f'; {written}: the rows above' if written else ''}")
             except CommandFailed as unwritten:  # the first error is what matters
                 screen.show(f"# ended before its end; {unwritten}")
+        elif outputs.json_file or outputs.csv_file:
+            screen.show("# ended before its first row was finished: no file was written")
         if isinstance(error, BenchmarkFailed):
             raise CommandFailed(str(error)) from error
         raise
@@ -138,10 +145,10 @@ def run(
         conservation.verdicts(each, case.buffers, plan.elements, way.label, ground.crews[way.name].site.labels)
         for each, (case, way) in zip(series, product(plan.cases, plan.ways), strict=True)
     ]
-    for line in lines + conservation.lines(verdicts) + table.stage_lines(rows, plan.elements):
-        screen.show(line)
     found.verdicts = [verdict.as_json() for row in verdicts for verdict in row]
     _write(found, outputs)
+    for line in lines + conservation.lines(verdicts) + table.stage_lines(rows, plan.elements):
+        screen.show(line)
     return 1 if table.wrong_elements(rows) or any(map(conservation.failed, verdicts)) else 0
 
 

@@ -100,8 +100,8 @@ def test_a_server_that_dies_is_named(
 
 def test_gloo_outlives_the_turns_of_others(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Nobody calls for longer than --timeout."""
-    monkeypatch.setattr(experiment, "_IDLE_S", 2.5)
-    status = bench(["p2p-latency", *QUICK, "--timeout", "2", "--transport", "gloo", "--size", "1KB"], monkeypatch)
+    monkeypatch.setattr(experiment, "_IDLE_S", 4.5)
+    status = bench(["p2p-latency", *QUICK, "--timeout", "4", "--transport", "gloo", "--size", "1KB"], monkeypatch)
     assert status == 0, capsys.readouterr().err
 
 
@@ -232,3 +232,16 @@ def test_only_the_papers_own_payloads_are_called_like_them() -> None:
             scheme=[scheme], iovec_count=[], sizes=sizes, bias=bias, seed=0, size=[], payload=[]
         )
         assert made_so.name == name
+
+
+def test_who_reads_only_the_first_lines_loses_no_file(tmp_path: Path) -> None:
+    raw = tmp_path / "raw.json"
+    command = [sys.executable, "-m", "switchsum.cli", "bench", "p2p-latency", *QUICK, "--transport", "tcp", "--size", "1KB"]
+    with subprocess.Popen([*command, "--json", str(raw)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        told = process.stderr.read()
+    assert (process.returncode, told) == (0, b"")
+    assert json.loads(raw.read_text())["complete"]

@@ -184,7 +184,9 @@ def test_what_cannot_work_is_said_before_anything_runs(
         assert run("capture", [*words, *command], monkeypatch) == status
         assert capsys.readouterr().err.startswith(f"error: {message}")
     assert run("capture", [*output, "--", "no such program"], monkeypatch) == 127
-    assert capsys.readouterr().err == "error: there is no program 'no such program' to run; write its words apart, not as one\n"
+    assert (
+        capsys.readouterr().err == "error: there is no program 'no such program' on PATH; write its words apart, not as one\n"
+    )
     monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     assert run("capture", [*output, *command], monkeypatch) == 2
     assert "unset it" in capsys.readouterr().err
