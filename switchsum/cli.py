@@ -19,6 +19,7 @@ from switchsum import (
     metrics_endpoint,
     rack_command,
     top_command,
+    whatif_command,
 )
 from switchsum.demo.options import BadOption, DemoOptions
 from switchsum.failures import CommandFailed, require
@@ -47,6 +48,7 @@ app.add_typer(bench_command.app, name="bench")
 app.command()(doctor_command.doctor)
 app.add_typer(jobs_command.app, name="jobs")
 app.command()(top_command.top)
+app.command()(whatif_command.whatif)
 
 
 Metrics = Annotated[
