@@ -38,12 +38,16 @@ def advise(study: Study) -> list[Advice]:
 
 
 def _best(study: Study) -> Verdict | None:
-    """Of a switch: the largest gain; else the likeliest of those undecided; else the nearest to a gain."""
-    of_switch = [each for each in study.verdicts if each.test.architecture in costs.LANES]
-    # With the job's own number of workers, if that was asked for.
-    own = [each for each in of_switch if each.test.cluster.workers == study.features.workers]
+    """Of a switch: the largest gain; else the likeliest of those undecided; else the nearest to a gain. With the job's own
+    number of workers and over links as fast as its own or faster, the slowest of those, if that was asked for."""
+    found = [each for each in study.verdicts if each.test.architecture in costs.LANES]
+    base = study.base
+    found = [each for each in found if each.test.cluster.workers == base.cluster.workers] or found
+    rates = [each.test.rates["ethernet"] for each in found]
+    nearest = min((rate for rate in rates if rate >= base.rates["ethernet"]), default=max(rates, default=0.0))
+    found = [each for each in found if each.test.rates["ethernet"] == nearest]
     order = {GAIN: 2, UNDECIDED: 1}
-    return max(own or of_switch, key=lambda each: (order.get(each.verdict, 0), each.ratio.value), default=None)
+    return max(found, key=lambda each: (order.get(each.verdict, 0), each.ratio.value), default=None)
 
 
 def _measure(study: Study) -> Iterator[str]:
@@ -123,7 +127,7 @@ def _try(best: Verdict | None) -> Iterator[str]:
             "not how fast hardware is."
         )
     else:
-        yield f"Nothing to try with a switch: {best.why}."
+        yield f"Nothing to try with a switch, for {best.why}."
 
 
 def _buy(study: Study, best: Verdict | None) -> Iterator[str]:
@@ -145,7 +149,10 @@ def _buy(study: Study, best: Verdict | None) -> Iterator[str]:
     elif best.verdict == UNDECIDED:
         yield f"Do not buy yet: {_interval(best)} times as fast, and {best.why}."
     else:
-        yield f"Do not buy a switch for this job: no gain in any setting asked for. In the best of them, {best.why}."
+        yield (
+            f"Do not buy a switch for this job: with {best.test.cluster.workers} workers at "
+            f"{media.told('ethernet', best.test.rates['ethernet'])} there is no gain, for {best.why}."
+        )
 
 
 def _faster_link(study: Study) -> Prediction | None:

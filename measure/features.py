@@ -44,6 +44,10 @@ class BadFeatures(ValueError):
     """Features that make no sense; the text says what is wrong, where, and what to do."""
 
 
+class WrongSchema(BadFeatures):
+    """It is JSON, but no features that this version reads."""
+
+
 @dataclass(frozen=True)
 class Bucket:
     """Gradients that are summed as one. `ready_s`: so long after the step's backward pass began they were ready; the median
@@ -184,9 +188,10 @@ class Features:
     @classmethod
     def from_json(cls, value: Any, where: str = "features") -> Features:
         """`where`: the file, for errors. Raises BadFeatures."""
-        if isinstance(value, dict) and value.get("schema") != SCHEMA:
-            raise BadFeatures(
-                f"{where}: schema {strict_json.shown(value.get('schema'))} is not {SCHEMA!r}, which is all that this version "
+        if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+            schema = value.get("schema") if isinstance(value, dict) else value
+            raise WrongSchema(
+                f"{where}: schema {strict_json.shown(schema)} is not {SCHEMA!r}, which is all that this version "
                 "reads; write features with `switchsum profile`"
             )
         names = tuple(cls.__dataclass_fields__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -136,8 +136,8 @@ def _assumptions(features: Features, found: Sequence[Prediction], ground: Ground
         told.append("One worker has sent no gradients: with others it would sum its dense parameters' bytes.")
     if features.architecture == "pearl":
         told.append("Partitioned embeddings are not modelled: only gradient_bytes are, as one dense sum.")
-    told += _about_links(ground)
     names = {each.architecture for each in found}
+    told += _about_links(ground, names)
     clusters = {each.cluster for each in found}
     if "ps" in names:
         where = "dedicated hosts" if found[0].cluster.dedicated else "the workers' hosts"
@@ -162,7 +162,7 @@ def _assumptions(features: Features, found: Sequence[Prediction], ground: Ground
     return told
 
 
-def _about_links(ground: Ground) -> list[str]:
+def _about_links(ground: Ground, architectures: Collection[str]) -> list[str]:
     if ground.calibration is None:
         return [
             f"Every nominal rate times {ground.efficiency:g}, without latency, and no processor's limit: nothing of it was "
@@ -175,9 +175,10 @@ def _about_links(ground: Ground) -> list[str]:
         "to hold at other rates and numbers of workers.",
         "Each worker has a host of its own, of which one core sums.",
     ]
+    used = {fit.transport: fit for name in sorted(architectures) for fit in [calibration.fit(name)]}
     told += [
-        f"{fit.transport}: the processor held every calibrating row back, so its efficiency is too low."
-        for fit in calibration.fits.values()
+        f"{fit.transport}: the processor held every calibrating row back, so its efficiency is the machine's, not the link's."
+        for fit in used.values()
         if fit.cpu_limited
     ]
     if ground.efficiency is not None:

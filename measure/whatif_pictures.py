@@ -46,9 +46,12 @@ def sensitivity(study: Study) -> Picture:
         at_rates = [_predicted(study, name, {**first.rates, "ethernet": rate}, workers) for rate in rates]
         _line(over_rate, study, name, [8 * rate for rate in rates], at_rates)
         possible = [count for count in counts if _fits(first.cluster, count)]
-        _line(over_workers, study, name, possible, [_predicted(study, name, first.rates, count) for count in possible])
+        _line(over_workers, study, name, possible, [_predicted(study, name, study.base.rates, count) for count in possible])
     none = study.base.step.value / first.alone_s
-    for axes, title in ((over_rate, f"{_workers(first)}"), (over_workers, media.told("ethernet", first.rates["ethernet"]))):
+    for axes, title in (
+        (over_rate, f"{_workers(first)}"),
+        (over_workers, media.told("ethernet", study.base.rates["ethernet"])),
+    ):
         axes.axhline(1, color="#444444", linewidth=0.8)
         axes.axhline(none, color="#444444", linestyle="--", linewidth=1, label="no communication at all")
         axes.set_title(title, fontsize=9)

@@ -14,6 +14,7 @@ from switchsum import (
     __version__,
     bench_command,
     doctor_command,
+    fleet_command,
     jobs_command,
     log_format,
     metrics_endpoint,
@@ -49,6 +50,7 @@ app.command()(doctor_command.doctor)
 app.add_typer(jobs_command.app, name="jobs")
 app.command()(top_command.top)
 app.command()(whatif_command.whatif)
+app.command()(fleet_command.fleet)
 
 
 Metrics = Annotated[
