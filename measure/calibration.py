@@ -83,6 +83,9 @@ class Calibration:
     sources: tuple[str, ...]
     notes: tuple[str, ...]
 
+    def knows(self, architecture: str) -> bool:
+        return any(name in self.fits for name in TRANSPORTS[architecture])
+
     def fit(self, architecture: str) -> Fit:
         """Of the transport that stands for it. Raises BadCalibration."""
         names = TRANSPORTS[architecture]

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from switchsum.measure import media, prediction
-from switchsum.measure.costs import Cluster
+from switchsum.measure.costs import BadCluster, Cluster
 from switchsum.measure.features import ARCHITECTURES, Features, WrongSchema
-from switchsum.measure.prediction import NOT_MODELLED, Ground, Prediction
+from switchsum.measure.prediction import NOT_MODELLED, CannotPredict, Ground, Prediction
 from switchsum.measure.verdicts import MATTERS
 
 SCHEMA = "switchsum-fleet/1"
@@ -124,9 +124,14 @@ def load(folder: Path) -> tuple[list[Features], list[str]]:
 def study(jobs: Sequence[Features], rates: Mapping[str, Sequence[float]], ground: Ground, notes: Sequence[str] = ()) -> Fleet:
     """`rates`: of ethernet (jobs whose link is not known have the first), pcie and nvlink (one each).
 
-    Raises CannotPredict, BadCluster, BadCalibration, BadSetting.
+    Raises CannotPredict, BadCalibration, BadSetting.
     """
-    found = [_examined(features, rates, ground) for features in jobs]
+    found = []
+    for features in jobs:
+        try:
+            found.append(_examined(features, rates, ground))
+        except BadCluster as error:
+            raise CannotPredict(f"{features.name}: {error}") from error
     made = {name for job in found for name in job.gains}
     links = [_links(rate) for rate in sorted(rates["ethernet"])]
     changes = [name for name in (*links, "ring", _ALLREDUCE, "switch") if name in made]

@@ -194,11 +194,16 @@ def predict(features: Features, architecture: str, cluster: Cluster, rates: Mapp
             f"{features.name} is of class {features.architecture}, which is not modelled: {NOT_MODELLED[features.architecture]}"
         )
     without = alone(features, rates, ground.efficiency)
+    alone_s = without.input_s + without.compute_s + without.rest_s
+    if alone_s <= 0:
+        raise CannotPredict(
+            f"{features.name}: its steps are communication and nothing else, so there is nothing beside which to predict it; "
+            "profile it again"
+        )
     found = [ground.cost(architecture, cluster, rates, features.dtype, corner) for corner in (0, -1, 1)]
     buckets = _buckets(features, architecture, without)
     whole = buckets or [(float(summed_bytes(features)), without.backward_s)]
     weights = Interval(*(replay.back_to_back(whole, cost) for cost in found))
-    alone_s = without.input_s + without.compute_s + without.rest_s
     exposed = weights
     if buckets:
         exposed = Interval(*(max(0.0, replay.ends(buckets, cost)[-1] - without.backward_s) for cost in found))

@@ -15,6 +15,7 @@ from switchsum.measure.verdicts import Verdict
 
 SCHEMA = "switchsum-whatif/1"
 MOST_PREDICTIONS = 10_000
+_MOST_SUMS = 2_000_000  # of all predictions together: seconds
 FAR_OFF = 0.10  # of a measured step: beyond, the model misses something that matters
 
 
@@ -67,8 +68,12 @@ def study(
     ground: Ground,
 ) -> Study:
     """Raises CannotPredict, BadCluster, BadCalibration, BadSetting."""
-    if len(architectures) * len(clusters) * len(settings) > MOST_PREDICTIONS:
-        raise CannotPredict(f"that makes more than {MOST_PREDICTIONS} predictions; give fewer rates, workers or architectures")
+    most = min(MOST_PREDICTIONS, _MOST_SUMS // max(1, len(features.buckets)))
+    if len(architectures) * len(clusters) * len(settings) > most:
+        raise CannotPredict(
+            f"that makes more than {most} predictions, with {len(features.buckets)} buckets each; give fewer rates, workers or "
+            "architectures"
+        )
     found = [
         prediction.predict(features, architecture, cluster, rates, ground)
         for rates in settings

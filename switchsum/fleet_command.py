@@ -59,7 +59,6 @@ def fleet(
     from switchsum.measure import fleet as fleets
     from switchsum.measure import fleet_page, fleet_pictures, media
     from switchsum.measure.calibration import BadCalibration, Calibration
-    from switchsum.measure.costs import BadCluster
     from switchsum.measure.features import BadFeatures
     from switchsum.measure.prediction import CannotPredict, Ground
     from switchsum.measure.results import BadResults
@@ -73,7 +72,7 @@ def fleet(
         ground = Ground(learnt, 0.7 if efficiency is None and learnt is None else efficiency)
         jobs, notes = fleets.load(folder)
         found = fleets.study(jobs, rates, ground, notes)
-    except (BadFeatures, BadCluster, BadCalibration, BadResults, CannotPredict, fleets.BadFleet, media.BadSetting) as error:
+    except (BadFeatures, BadCalibration, BadResults, CannotPredict, fleets.BadFleet, media.BadSetting) as error:
         raise CommandFailed(printable(str(error)), EXIT_MISUSED) from error
     pictures = fleet_pictures.all_pictures(found)
     page = (output or folder / "report") / PAGE

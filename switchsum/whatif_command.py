@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from switchsum.measure.prediction import Ground
 
 PLACEMENTS = ("colocated", "dedicated")
+_USUAL = ("ps", "ring", "switch")
 _MOST_SLOTS = 1_000_000
 _LONGEST_RTT_US = 1e6
 
@@ -25,8 +26,12 @@ _LONGEST_RTT_US = 1e6
 def whatif(
     job: Annotated[Path, typer.Argument(metavar="FEATURES", help="A job's features, as `switchsum profile` writes them.")],
     arch: Annotated[
-        str, typer.Option(help="Of ps, ring, hierarchical, switch, switch16, switch8 (narrow lanes), with commas between.")
-    ] = "ps,ring,switch",
+        str | None,
+        typer.Option(
+            help="Of ps, ring, hierarchical, switch, switch16, switch8 (narrow lanes), with commas between.  [default: "
+            "ps,ring,switch, or those of them that are calibrated]"
+        ),
+    ] = None,
     set_rates: Annotated[
         list[str] | None,
         typer.Option(
@@ -93,12 +98,13 @@ def whatif(
                     f"{job} does not say over which link it was measured: give one with --set, such as --set ethernet=25Gbps"
                 )
             rates = {"ethernet": [features.link_bps / 8], **rates}
+        ground = _ground(calibration, efficiency, slots, rtt)
         study = studies.study(
             features,
-            _architectures(arch),
+            _architectures(arch, ground),
             _clusters(features, workers, servers, placement, per_host, racks, oversubscription),
             media.settings(rates),
-            _ground(calibration, efficiency, slots, rtt),
+            ground,
         )
         advised = advice.advise(study)
         for line in whatif_table.lines(study, advised):
@@ -117,9 +123,12 @@ def whatif(
         raise CommandFailed(f"{error.filename} cannot be written: {error.strerror}") from error
 
 
-def _architectures(text: str) -> list[str]:
+def _architectures(text: str | None, ground: Ground) -> list[str]:
     from switchsum.measure.costs import ARCHITECTURES
 
+    if text is None:
+        learnt = ground.calibration
+        return [name for name in _USUAL if learnt is None or learnt.knows(name)] or list(_USUAL)
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in ARCHITECTURES:

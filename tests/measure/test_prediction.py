@@ -136,6 +136,12 @@ def test_what_is_not_modelled_is_refused() -> None:
             predicted(features(architecture=architecture), "ring")
 
 
+def test_steps_of_nothing_but_communication_are_refused() -> None:
+    nothing = (0.0,) * 5
+    with pytest.raises(CannotPredict, match="made-up: its steps are communication and nothing else"):
+        predicted(features(compute_s=nothing, input_s=nothing, exposed_s=features().step_s), "ring")
+
+
 def judged(
     job: Features, gbps: float = 1.0, ground: Ground = SEVEN_TENTHS, test: str = "switch", **changes: Any
 ) -> verdicts.Verdict:

@@ -14,10 +14,11 @@ from switchsum import cli
 from switchsum.measure import advice, whatif
 from switchsum.measure.costs import Cluster
 from switchsum.measure.features import Bucket, Features
-from switchsum.measure.prediction import Ground
+from switchsum.measure.prediction import CannotPredict, Ground
 from switchsum.measure.whatif import Study
 from switchsum.whatif_command import counts
 from tests.measure.made_features import features
+from tests.measure.made_results import results
 from tests.measure.test_calibration import calibration, made
 from tests.measure.test_report import PNG
 
@@ -67,6 +68,23 @@ def test_a_job_that_gains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert "Assumptions:" in told
 
 
+def test_only_what_is_calibrated_is_shown_unless_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    features().save(tmp_path / "job.json")
+    results(*(each for each in made().series if each.transport != "tcp")).save(tmp_path / "sums.json")
+    assert run(monkeypatch, "job.json", "--calibration", "sums.json") == 0
+    assert "\n    ps " not in capsys.readouterr().out
+    assert run(monkeypatch, "job.json", "--calibration", "sums.json", "--arch", "ps") == 2
+    assert "error: ps is not calibrated: sums.json has no rows of tcp or grpc" in capsys.readouterr().err
+
+
+def test_too_much_at_once() -> None:
+    with pytest.raises(CannotPredict, match="that makes more than 10000 predictions, with 4 buckets each; give fewer rates"):
+        whatif.study(features(), ["ring"], [Cluster(4)] * 101, [{"ethernet": 1e9}] * 100, Ground(efficiency=0.7))
+
+
 def test_advice_for_a_gain_and_for_none() -> None:
     gains = advised(study(features(link_bps=1e9), 1.0))
     assert "switchsum rack run FILE" in gains["Try small"]
@@ -93,8 +111,8 @@ def test_advice_on_software() -> None:
     said = advised(study(features(buckets=late), 10.0))["Change the software"]
     assert "Smaller buckets: with each in two" in said
     assert "Mixed precision on the wire" in said
-    crumbs = tuple(Bucket(25_000, "float32", 0.2 * number / 4000) for number in range(4000))
-    latent = Ground(calibration(latency_s=0.0001), rtt_s=1e-6)
+    crumbs = tuple(Bucket(250_000, "float32", 0.2 * number / 400) for number in range(400))
+    latent = Ground(calibration(latency_s=0.001), rtt_s=1e-6)
     said = advised(study(features(buckets=crumbs), 10.0, ground=latent))["Change the software"]
     assert "Larger buckets: with 8 in one" in said
     said = advised(study(features(buckets=(), link_bps=1e9), 1.0))["Change the software"]
