@@ -99,23 +99,26 @@ class Calibration:
         )
 
     def medium(
-        self, architecture: str, bytes_per_s: float, corner: int = 0, efficiency: float | None = None, burst_bytes: float = 0.0
+        self,
+        architecture: str,
+        bytes_per_s: float,
+        run: int | None = None,
+        efficiency: float | None = None,
+        burst_bytes: float = 0.0,
     ) -> Medium:
-        """The link between hosts as that architecture finds it. `corner`: 0 as fitted, 1 at the slow end of the intervals, -1
-        at the fast end. `efficiency`: instead of the fitted one. `burst_bytes`: of the link that is meant, which need not be
-        the one that was measured. Raises BadCalibration."""
+        """The link between hosts as that architecture finds it, as fitted to all runs or to one. `efficiency`: instead of the
+        fitted one. `burst_bytes`: of the link that is meant, which need not be the one that was measured. Raises
+        BadCalibration."""
         fit = self.fit(architecture)
-        fitted = fit.efficiency
-        if efficiency is None and fitted is None:
-            raise BadCalibration(
-                f"{fit.transport} was measured over links without a rate, so its efficiency is not known; measure in a rack "
-                "(`switchsum bench allreduce --rack FILE`), or say it with --efficiency"
-            )
-        latency_s = max(0.0, fit.latency_s.mean + corner * _known(fit.latency_s.ci95))
-        if efficiency is None and fitted is not None:
-            width = math.hypot(_known(fitted.ci95) / fitted.mean, fit.missed)
-            efficiency = fitted.mean / (1 + width) if corner > 0 else fitted.mean * (1 + width) if corner else fitted.mean
-        assert efficiency is not None
+        latency = fit.latency_s
+        if efficiency is None:
+            if fit.efficiency is None:
+                raise BadCalibration(
+                    f"{fit.transport} was measured over links without a rate, so its efficiency is not known; measure in a "
+                    "rack (`switchsum bench allreduce --rack FILE`), or say it with --efficiency"
+                )
+            efficiency = fit.efficiency.mean if run is None else fit.efficiency.runs[run]
+        latency_s = latency.mean if run is None else latency.runs[run]
         return Medium("ethernet", latency_s, bytes_per_s, efficiency, burst_bytes)
 
     def as_json(self) -> dict[str, Any]:
@@ -257,7 +260,3 @@ def _burst_bytes(results: Results) -> float:
     links = [each.get("link") for each in results.links if isinstance(each, dict)]
     bursts = [link.get("burst_bytes") for link in links if isinstance(link, dict)]
     return float(min((each for each in bursts if isinstance(each, int | float) and each >= 0), default=0.0))
-
-
-def _known(half_width: float) -> float:
-    return half_width if math.isfinite(half_width) else 0.0

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from switchsum.measure.manifest import ITEM_BYTES
 from switchsum.measure.media import Medium
@@ -233,9 +233,10 @@ def cost(
     return Cost(latency_s, serial, limits, link.burst_bytes / link.bytes_per_s)
 
 
-def without(found: Cost, name: str) -> Cost:
-    """The same if one of its limits were none."""
-    return replace(found, limits={each: s for each, s in found.limits.items() if each != name})
+def scaled(found: Cost, times: float) -> Cost:
+    """One that takes so many times as long."""
+    serial, limits = ({name: times * s for name, s in each.items()} for each in (found.serial, found.limits))
+    return Cost(times * found.latency_s, serial, limits, found.credit_s)
 
 
 def _ring(members: int) -> float:

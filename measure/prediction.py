@@ -7,15 +7,16 @@ computing and sums, where all does (the rest counts in both). Where buckets are 
 Input and computing are what was measured, unless rates of the gpu and its memory are set: then they follow from the features'
 amounts, T_compute = operations / gpu + memory_bytes / memory and T_input = input_bytes / pcie, and there is no rest.
 
-An interval has two parts, taken together as independent: of the calibration, by predicting at both ends of its intervals, and
-of the steps, the 95 % interval of the mean of what is no communication. What is not known of them is not in it.
+An interval has three parts, taken together as independent: of the calibration's runs, from a prediction with each run's own
+fit; of how far the fit misses the calibrating rows; of the steps, the 95 % interval of the mean of what is no communication.
+What is not known of them is not in it.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,9 +66,9 @@ class Ground:
     burst_bytes: float = 0.0
     one_machine: bool = False
 
-    def cost(self, architecture: str, cluster: Cluster, rates: Mapping[str, float], dtype: str, corner: int = 0) -> Cost:
-        """`rates`: by medium; corner as in Calibration.medium(). Raises BadCluster, BadCalibration, BadSetting."""
-        link = self._link(architecture, rates["ethernet"], corner)
+    def cost(self, architecture: str, cluster: Cluster, rates: Mapping[str, float], dtype: str, run: int | None = None) -> Cost:
+        """`rates`: by medium; run: of the calibration, all together without. Raises BadCluster, BadCalibration, BadSetting."""
+        link = self._link(architecture, rates["ethernet"], run)
         inside = {name: Medium(name, 0.0, rates[name], self.efficiency or 1.0) for name in ("pcie", "nvlink") if name in rates}
         rtt_s = link.latency_s if self.rtt_s is None else self.rtt_s
         window = Window(self.slots, PAYLOAD_BYTES, rtt_s) if rtt_s else None
@@ -76,11 +77,19 @@ class Ground:
 
     def round_trip_s(self, architecture: str, rates: Mapping[str, float]) -> float:
         """Of a switch's slots; 0: not known, and then no limit."""
-        return self._link(architecture, rates["ethernet"], 0).latency_s if self.rtt_s is None else self.rtt_s
+        return self._link(architecture, rates["ethernet"], None).latency_s if self.rtt_s is None else self.rtt_s
 
-    def _link(self, architecture: str, bytes_per_s: float, corner: int) -> Medium:
+    def runs(self, architecture: str) -> range:
+        """Of the calibration; none without one."""
+        return range(0 if self.calibration is None else len(self.calibration.fit(architecture).latency_s.runs))
+
+    def missed(self, architecture: str) -> float:
+        """How far the fit is from the calibrating rows, of 1."""
+        return 0.0 if self.calibration is None else self.calibration.fit(architecture).missed
+
+    def _link(self, architecture: str, bytes_per_s: float, run: int | None) -> Medium:
         if self.calibration is not None:
-            return self.calibration.medium(architecture, bytes_per_s, corner, self.efficiency, self.burst_bytes)
+            return self.calibration.medium(architecture, bytes_per_s, run, self.efficiency, self.burst_bytes)
         return Medium("ethernet", 0.0, bytes_per_s, self.efficiency or 1.0, self.burst_bytes)
 
     def _processor(self, architecture: str) -> Processor | None:
@@ -200,14 +209,21 @@ def predict(features: Features, architecture: str, cluster: Cluster, rates: Mapp
             f"{features.name}: its steps are communication and nothing else, so there is nothing beside which to predict it; "
             "profile it again"
         )
-    found = [ground.cost(architecture, cluster, rates, features.dtype, corner) for corner in (0, -1, 1)]
+    cost = ground.cost(architecture, cluster, rates, features.dtype)
+    by_run = [ground.cost(architecture, cluster, rates, features.dtype, run) for run in ground.runs(architecture)]
+    missed = ground.missed(architecture)
     buckets = _buckets(features, architecture, without)
     whole = buckets or [(float(summed_bytes(features)), without.backward_s)]
-    weights = Interval(*(replay.back_to_back(whole, cost) for cost in found))
+
+    def uncertain(seconds: Callable[[Cost], float]) -> Interval:
+        value, spread = seconds(cost), _half_width([seconds(each) for each in by_run])
+        slow, fast = (seconds(costs.scaled(cost, times)) for times in (1 + missed, 1 / (1 + missed)))
+        return Interval(value, max(0.0, value - math.hypot(value - fast, spread)), value + math.hypot(slow - value, spread))
+
+    weights = uncertain(lambda each: replay.back_to_back(whole, each))
     exposed = weights
     if buckets:
-        exposed = Interval(*(max(0.0, replay.ends(buckets, cost)[-1] - without.backward_s) for cost in found))
-    cost = found[0]
+        exposed = uncertain(lambda each: max(0.0, replay.ends(buckets, each)[-1] - without.backward_s))
     sums = len(whole) if cost.limits else 0
     return Prediction(
         architecture,
@@ -242,6 +258,12 @@ def _buckets(features: Features, architecture: str, without: Alone) -> list[repl
     ]
     rest = features.gradient_bytes - sum(bucket.size_bytes for bucket in features.buckets)
     return [*parts, (float(rest), without.backward_s)] if parts and rest else parts
+
+
+def _half_width(values: Sequence[float]) -> float:
+    """0 where it is not known."""
+    found = intervals.half_width(values)
+    return found if math.isfinite(found) else 0.0
 
 
 def _around(alone_s: float, exposed: Interval, half_width_s: float) -> Interval:
