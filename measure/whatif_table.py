@@ -22,7 +22,7 @@ COLUMNS_NOTE = (
 
 
 def lines(study: Study, advice: Sequence[Advice]) -> list[str]:
-    told = [*_head(study), "", *_table(study), "", *_wrapped(COLUMNS_NOTE), ""]
+    told = [*(f"# {line}" for line in head(study)), "", *_table(study), "", *_wrapped(COLUMNS_NOTE), ""]
     if study.verdicts:
         told += ["Verdicts:", *(line for each in grouped(study.verdicts) for line in _wrapped(each, "  "))]
     for each in advice:
@@ -53,16 +53,17 @@ def _sentence(alike: Sequence[Verdict]) -> str:
     return f"{last.verdict.upper()}: {last.test.architecture} against {last.base.architecture}, {where}: {ratios}{why}."
 
 
-def _head(study: Study) -> list[str]:
+def head(study: Study) -> list[str]:
+    """What the job is, what was measured, and what the model says of that."""
     features = study.features
     measured = Figure.of(features.step_s)
     step = numerals.time(Figure(1e6 * measured.mean, 1e6 * measured.ci95, ()))
     link = media.told("ethernet", features.link_bps / 8) if features.link_bps else "a link of unknown rate"
     synthetic = ", SYNTHETIC (made up, not measured)" if features.synthetic else ""
     told = [
-        f"# {features.name}: {features.architecture}, {features.workers} worker{'s' if features.workers > 1 else ''}, "
+        f"{features.name}: {features.architecture}, {features.workers} worker{'s' if features.workers > 1 else ''}, "
         f"{features.backend or 'no backend'} over {link}{synthetic}",
-        f"# gradients {prediction.summed_bytes(features) / 1e6:,.4g} MB of {features.dtype} in "
+        f"gradients {prediction.summed_bytes(features) / 1e6:,.4g} MB of {features.dtype} in "
         f"{len(features.buckets) or 'unknown'} buckets; measured step {step}, {100 * features.exposed_share:.1f} % exposed "
         "communication",
     ]
@@ -70,15 +71,16 @@ def _head(study: Study) -> list[str]:
         now = study.now
         share = 100 * now.weights.value / now.sum_s
         told.append(
-            f"# the model says of it: {seconds(now.step.value)} ({100 * study.off:+.1f} %), sums {share:.1f} % of a step "
+            f"the model says of it: {seconds(now.step.value)} ({100 * study.off:+.1f} %), sums {share:.1f} % of a step "
             "without overlap; speed-ups are relative to this"
         )
     else:
-        told.append("# the model has nothing to say of it; speed-ups are relative to the first line")
+        told.append("the model has nothing to say of it; speed-ups are relative to the first line")
     return told
 
 
-def _table(study: Study) -> list[str]:
+def cells(study: Study) -> tuple[list[str], list[list[str]]]:
+    """Titles of the columns, and a row for each prediction."""
     swept = list(study.predictions[0].rates)
     replayed = study.predictions[0].replay_s is not None
     titles = ["arch", "workers", *swept, "input", "compute", "rest", "sums", "ideal", *(["replay"] if replayed else []), "sum",
@@ -89,6 +91,11 @@ def _table(study: Study) -> list[str]:
         *([_ms(each.replay_s or 0.0)] if replayed else []), _ms(each.sum_s), _around(each.step),
         _ratio(prediction.speedup(study.base, each)), each.limit or "-",
     ] for each in study.predictions]  # fmt: skip
+    return titles, rows
+
+
+def _table(study: Study) -> list[str]:
+    titles, rows = cells(study)
     widths = [max(len(row[column]) for row in [titles, *rows]) for column in range(len(titles))]
     return ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in [titles, *rows]]
 

@@ -69,15 +69,17 @@ def whatif(
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write predictions, verdicts and assumptions here.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the speed-up over link rate and workers here, as a PNG.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write all of it here, as one self-contained page of HTML.")] = None,
 ) -> None:
     """Predict a job's step under other architectures, links and numbers of workers, and say whether a switch would help.
 
     Prints a table with bounds and intervals, a verdict on each architecture (a gain, or none, and why), advice in the order
     measure, change the software, try small, buy, and all assumptions. Nothing is measured: it takes seconds.
     """
-    if plot is not None:
-        require("whatif --plot", {"matplotlib": "demo"})
-    for path in (json_file, plot):
+    for option, path in (("--plot", plot), ("--page", page)):
+        if path is not None:
+            require(f"whatif {option}", {"matplotlib": "demo"})
+    for path in (json_file, plot, page):
         if path is not None and not path.resolve().parent.is_dir():
             raise CommandFailed(f"{path} cannot be written: there is no folder {path.resolve().parent}", EXIT_MISUSED)
     from switchsum.measure import advice, media, whatif_table
@@ -115,10 +117,14 @@ def whatif(
         if json_file is not None:
             told = {**study.as_json(), "advice": {each.heading: each.sentences for each in advised}}
             json_file.write_text(json.dumps(told, indent=1, allow_nan=False))
-        if plot is not None:
-            from switchsum.measure import whatif_pictures
+        if plot is not None or page is not None:
+            from switchsum.measure import whatif_page, whatif_pictures
 
-            plot.write_bytes(whatif_pictures.sensitivity(study).png)
+            picture = whatif_pictures.sensitivity(study)
+            if plot is not None:
+                plot.write_bytes(picture.png)
+            if page is not None:
+                page.write_text(whatif_page.render(study, advised, picture), encoding="utf-8")
     except OSError as error:
         raise CommandFailed(f"{error.filename} cannot be written: {error.strerror}") from error
 

@@ -20,7 +20,7 @@ from switchsum.whatif_command import counts
 from tests.measure.made_features import features
 from tests.measure.made_results import results
 from tests.measure.test_calibration import calibration, made
-from tests.measure.test_report import PNG
+from tests.measure.test_report import PNG, check
 
 ORDER = ["Measure", "Change the software", "Try small", "Buy"]
 
@@ -49,6 +49,7 @@ def test_a_job_that_gains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     made().save(tmp_path / "sums.json")
     arguments = ["--set", "ethernet=1Gbps,10Gbps", "--workers", "4,8", "--calibration", tmp_path / "sums.json", "--rtt", 50]
     arguments += ["--json", tmp_path / "out.json", "--plot", tmp_path / "out.png"]
+    arguments += ["--page", tmp_path / "out.html"]
     assert run(monkeypatch, tmp_path / "job.json", *arguments) == 0
     told = capsys.readouterr().out
     table = [line.split() for line in told.splitlines() if re.match(r" *(ps|ring|switch) ", line)]
@@ -66,6 +67,22 @@ def test_a_job_that_gains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert list(found["advice"]) == ORDER
     assert [heading for heading in ORDER if f"\n{heading}:\n" in told] == ORDER
     assert "Assumptions:" in told
+    page = check(tmp_path / "out.html")
+    assert len(page.images) == 1
+    assert [page.words.index(f"{number}. {heading}") for number, heading in enumerate(ORDER, 1)] == sorted(
+        page.words.index(f"{number}. {heading}") for number, heading in enumerate(ORDER, 1)
+    )
+    assert '<span class="good">GAIN</span>: switch against ring' in page.text
+    assert "SYNTHETIC" not in page.text
+
+
+def test_a_made_up_job_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    features(synthetic=True).save(tmp_path / "job.json")
+    assert run(monkeypatch, "job.json", "--efficiency", 0.7, "--page", "page.html", "--plot", "page.png") == 0
+    told = capsys.readouterr().out
+    assert told.startswith("# made-up: ddp, 4 workers, gloo over 10 Gbit/s, SYNTHETIC (made up, not measured)\n")
+    assert '<span class="bad">SYNTHETIC: this job is made up' in check(tmp_path / "page.html").text
 
 
 def test_only_what_is_calibrated_is_shown_unless_asked_for(
