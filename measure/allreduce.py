@@ -104,6 +104,8 @@ class AllReduce(Experiment):
             hosts=list(crew.site.hosts[: len(self._ranks(way))]),
             lanes=DESCRIPTIONS[way.transport].lanes,
             link_rate_bps=crew.link_rate_bps,
+            link_rates_bps=crew.link_rates_bps,
+            check=self._plan.check,
         )
 
     def _warm_up(self, row: Series, way: Way) -> None:

@@ -16,7 +16,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fswitchsum/measure/buffers.proto\x12\x11switchsum.buffers\"L\n\nBufferList\x12\x0e\n\x06method\x18\x01 \x01(\r\x12\r\n\x05\x63heck\x18\x02 \x01(\x08\x12\x0e\n\x06worker\x18\x03 \x01(\r\x12\x0f\n\x07\x62uffers\x18\x04 \x03(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fswitchsum/measure/buffers.proto\x12\x11switchsum.buffers\"K\n\nBufferList\x12\x0e\n\x06method\x18\x01 \x01(\r\x12\x0c\n\x04mark\x18\x02 \x01(\r\x12\x0e\n\x06worker\x18\x03 \x01(\r\x12\x0f\n\x07\x62uffers\x18\x04 \x03(\x0c\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'switchsum.measure.buffers_pb2', globals())
@@ -24,6 +24,6 @@ if _descriptor._USE_C_DESCRIPTORS == False:
 
   DESCRIPTOR._options = None
   _BUFFERLIST._serialized_start=54
-  _BUFFERLIST._serialized_end=130
+  _BUFFERLIST._serialized_end=129
 # @@protoc_insertion_point(module_scope)
-# SHA-256 of buffers.proto: f8277ec04ea09b79825e45407fbbb95e092caa80be69309550b1e67de89660df
+# SHA-256 of buffers.proto: ac8fe0693e051810a9106754d13876aec17791dbb3e71a6958a23f7e6224ebce

@@ -9,14 +9,14 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Optional as _Op
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class BufferList(_message.Message):
-    __slots__ = ["buffers", "check", "method", "worker"]
+    __slots__ = ["buffers", "mark", "method", "worker"]
     BUFFERS_FIELD_NUMBER: _ClassVar[int]
-    CHECK_FIELD_NUMBER: _ClassVar[int]
+    MARK_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     buffers: _containers.RepeatedScalarFieldContainer[bytes]
-    check: bool
+    mark: int
     method: int
     worker: int
-    def __init__(self, method: _Optional[int] = ..., check: bool = ..., worker: _Optional[int] = ..., buffers: _Optional[_Iterable[bytes]] = ...) -> None: ...
-# SHA-256 of buffers.proto: f8277ec04ea09b79825e45407fbbb95e092caa80be69309550b1e67de89660df
+    def __init__(self, method: _Optional[int] = ..., mark: _Optional[int] = ..., worker: _Optional[int] = ..., buffers: _Optional[_Iterable[bytes]] = ...) -> None: ...
+# SHA-256 of buffers.proto: ac8fe0693e051810a9106754d13876aec17791dbb3e71a6958a23f7e6224ebce

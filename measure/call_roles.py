@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,10 +20,20 @@ from switchsum.measure.rpc_torch import Sizes, TorchClient, TorchServer
 
 MOST_SAMPLES = 10_000  # of a worker and run: what a file of results can hold, and more than its percentiles need
 _PAYLOAD_STREAM = 7  # of the seed, so that bytes of payloads are not those of tensors
+_MARK_BYTES = 8
+_WHY_NOT_LISTENING = {
+    errno.EADDRINUSE: "the port is taken; choose another --port (0: any)",
+    errno.EADDRNOTAVAIL: "this machine has no such address; choose another --ip",
+    errno.EACCES: "the port is the system's; choose another --port (0: any)",
+}
 
 
 class Content:
-    """What the buffers hold: bytes from a seed, the same on all ranks."""
+    """What the buffers hold: bytes from a seed, the same on all ranks.
+
+    For a call that is verified they are marked: each byte is XORed with one of eight that worker and call decide, so that
+    another worker's bytes, or those of the call before in a buffer that is used again, are wrong ones.
+    """
 
     def __init__(self) -> None:
         self.buffers: list[npt.NDArray[np.uint8]] = []
@@ -34,10 +46,21 @@ class Content:
     def views(self) -> list[memoryview]:
         return [each.data for each in self.buffers]
 
-    def wrong_bytes(self, found: Buffers) -> int:
+    def marked(self, worker: int, mark: int) -> list[npt.NDArray[np.uint8]]:
+        """As this worker sends them in the call of this mark."""
+        digest = hashlib.blake2b(f"{worker} {mark}".encode(), digest_size=_MARK_BYTES).digest()
+        found = []
+        for each in self.buffers:
+            copy, whole = each.copy(), each.size - each.size % _MARK_BYTES
+            copy[:whole].view(np.uint64)[:] ^= np.frombuffer(digest, np.uint64)
+            copy[whole:] ^= np.frombuffer(digest, np.uint8, each.size - whole)
+            found.append(copy)
+        return found
+
+    def wrong_bytes(self, found: Buffers, worker: int, mark: int) -> int:
         """Bytes that are not as they were sent; of missing and surplus ones, each."""
         wrong = sum(memoryview(each).nbytes for each in found[len(self.buffers) :])
-        for number, expected in enumerate(self.buffers):
+        for number, expected in enumerate(self.marked(worker, mark)):
             here = np.frombuffer(found[number], np.uint8) if number < len(found) else np.empty(0, np.uint8)
             both = min(len(here), len(expected))
             wrong += int(np.count_nonzero(here[:both] != expected[:both])) + abs(len(here) - len(expected))
@@ -53,12 +76,13 @@ class CallRoles:
         self._sizes = Sizes()
         self._servers: dict[str, Server] = {}
         self._clients: dict[str, list[Client]] = {}
+        self._marks = 0  # that have been used
 
     def answer(self, call: Call) -> Buffers:
         """The service of the paper's benchmarks: what came goes back, or is acknowledged."""
         if call.method == Method.ECHO:
             return call.buffers
-        wrong = self._content.wrong_bytes(call.buffers) if call.check else 0
+        wrong = self._content.wrong_bytes(call.buffers, call.worker, call.mark) if call.mark else 0
         return [wrong.to_bytes(8, "big")]
 
     def do_serve(self, way: str, address: str, port: int, workers: int, threads: int) -> dict[str, Any]:
@@ -70,7 +94,8 @@ class CallRoles:
             try:
                 server = endpoints.listen(way, address, port, self.answer, threads)
             except OSError as error:
-                raise CallFailed(f"cannot listen at {address}:{port}: {error}; choose another --port (0: any)") from error
+                why = _WHY_NOT_LISTENING.get(error.errno or 0, error.strerror)
+                raise CallFailed(f"cannot listen at {address}:{port}: {why}") from error
         self._servers[way] = server
         return {"port": server.port}
 
@@ -93,44 +118,77 @@ class CallRoles:
 
     def do_check_calls(self, way: str, method: int) -> dict[str, Any]:
         """One call of each server, verified: how many bytes arrived wrong."""
-        buffers = self._content.views
+        asked = Method(method)
         clients = self._clients.get(way, [])
-        wrong = sum(self._judge(Method(method), client.call(Method(method), buffers, check=True)) for client in clients)
+        wrong = 0
+        for client in clients:
+            mark, buffers = self._mark()
+            wrong += self._judge(asked, client.call(asked, buffers, mark=mark), mark)
         return {"wrong": wrong, "checked": len(clients) * sum(self._sizes.now)}
 
-    def _judge(self, method: Method, result: Buffers) -> int:
-        return self._content.wrong_bytes(result) if method == Method.ECHO else int.from_bytes(result[0], "big")
+    def _mark(self) -> tuple[int, Buffers]:
+        """A mark that no call has had, and buffers marked with it."""
+        self._marks += 1
+        return self._marks, [each.data for each in self._content.marked(self._rank, self._marks)]
+
+    def _judge(self, method: Method, result: Buffers, mark: int) -> int:
+        if method == Method.ECHO:
+            return self._content.wrong_bytes(result, self._rank, mark)
+        return int.from_bytes(result[0], "big")
 
     def do_call_for(self, way: str, method: int, seconds: float, window: int, check: bool, at_ns: int | None) -> dict[str, Any]:
         """Call all servers at once, round after round (`window` under way at once), until `seconds` have passed; at least one.
 
         `at_ns`: the common start on CLOCK_MONOTONIC. `ns` of a call: from its beginning until its result was fetched, behind
-        those of the servers before it.
+        those of the servers before it. Time stands still while this worker marks and verifies, unless calls are under way,
+        which would get on meanwhile for nothing.
         """
         asked = Method(method)
-        clients, buffers = self._clients[way], self._content.views
-        under_way: deque[list[tuple[int, Callable[[], Buffers]]]] = deque()
+        clients, unmarked = self._clients[way], self._content.views
+        under_way: deque[list[tuple[int, int, Callable[[], Buffers]]]] = deque()  # mark, begun, result
         ns: list[int] = []
-        wrong = 0
+        wrong = untimed = 0
 
-        def finish() -> int:
-            found = 0
-            for begun, result in under_way.popleft():
-                answer = result()
-                ns.append(time.monotonic_ns() - begun)
-                found += self._judge(asked, answer) if check else 0
-            return found
+        def now() -> int:
+            return time.monotonic_ns() - untimed
+
+        def begin() -> None:
+            nonlocal untimed
+            marked: list[tuple[int, Buffers]] = [(0, unmarked)] * len(clients)
+            if check:
+                started = time.monotonic_ns()
+                marked = [self._mark() for _ in clients]
+                if not under_way:
+                    untimed += time.monotonic_ns() - started
+            under_way.append(
+                [
+                    (mark, now(), client.begin(asked, buffers, mark=mark))
+                    for client, (mark, buffers) in zip(clients, marked, strict=True)
+                ]
+            )
+
+        def finish() -> None:
+            nonlocal wrong, untimed
+            answers = []
+            for mark, begun, result in under_way.popleft():
+                answers.append((mark, result()))
+                ns.append(now() - begun)
+            if check:
+                started = time.monotonic_ns()
+                wrong += sum(self._judge(asked, answer, mark) for mark, answer in answers)
+                if not under_way:
+                    untimed += time.monotonic_ns() - started
 
         wait_until(at_ns)
         started = time.monotonic_ns()
         until = started + int(seconds * 1e9)
-        while time.monotonic_ns() < until or not (ns or under_way):
-            under_way.append([(time.monotonic_ns(), client.begin(asked, buffers, check=check)) for client in clients])
+        while now() < until or not (ns or under_way):
+            begin()
             if len(under_way) == window:
-                wrong += finish()
+                finish()
         while under_way:
-            wrong += finish()
-        elapsed = time.monotonic_ns() - started
+            finish()
+        elapsed = now() - started
         every = -(-len(ns) // MOST_SAMPLES) or 1
         checked = len(ns) * sum(self._sizes.now) if check else 0
         return {"ns": ns[::every], "made": len(ns), "elapsed_ns": elapsed, "wrong": wrong, "checked": checked}

@@ -5,13 +5,27 @@ A run lasts a time, not a number of calls: every worker calls every server until
 
 from __future__ import annotations
 
+from itertools import product
+
 from switchsum.measure import processor
-from switchsum.measure.experiment import Case, Experiment, Way
+from switchsum.measure.crew import BenchmarkFailed
+from switchsum.measure.experiment import Case, Experiment, Plan, Way
 from switchsum.measure.rpc import Method
+from switchsum.measure.rpc_grpc import largest_payload
 from switchsum.measure.samples import Run, Series, Usage
 
 RPC_TRANSPORTS = ("grpc", "tcp", "gloo")
 _SLACK = 1.2
+
+
+def too_large(plan: Plan) -> str | None:
+    """A sentence on a payload that a way cannot carry."""
+    for way, case in product(plan.ways, plan.cases):
+        if way.transport == "grpc":
+            most = largest_payload(way.mode, len(case.buffers))
+            if case.size_bytes > most:
+                return f"{way.label}: payload {case.payload} has {case.size_bytes} bytes, and a message carries {most} at most"
+    return None
 
 
 class Calls(Experiment):
@@ -19,6 +33,11 @@ class Calls(Experiment):
 
     method: Method
     window = 1  # calls of one server under way at once
+
+    def run(self) -> list[Series]:
+        if (told := too_large(self._plan)) is not None:
+            raise BenchmarkFailed(told)
+        return super().run()
 
     def _needs_torch(self, way: Way) -> bool:
         return way.transport == "gloo"
@@ -74,6 +93,8 @@ class Calls(Experiment):
             servers=self._plan.servers,
             hosts=list(crew.site.hosts),
             link_rate_bps=crew.link_rate_bps,
+            link_rates_bps=crew.link_rates_bps,
+            check=self._plan.check,
         )
 
     def _warm_up(self, row: Series, way: Way) -> None:

@@ -7,6 +7,7 @@ import socket
 from typing import Any
 
 _READ_BYTES = 1 << 20
+_LONGEST_FIRST = 1 << 16
 
 
 class Closed(ConnectionError):
@@ -41,16 +42,35 @@ class Channel:
     def receive(self) -> dict[str, Any]:
         """Wait for the next message. Raises Closed."""
         while b"\n" not in self._rest:
-            try:
-                chunk = self._socket.recv(_READ_BYTES)
-            except OSError as error:
-                raise Closed(str(error)) from None
-            if not chunk:
-                raise Closed("the other side closed the connection")
-            self._rest += chunk
+            self._read()
         line, _, self._rest = self._rest.partition(b"\n")
         message: dict[str, Any] = json.loads(line)
         return message
+
+    def first(self) -> dict[str, Any] | None:
+        """What a connection begins with, whoever made it; None while it is not complete. Called when there is something to be
+        read. Raises Closed, also for what is no message of at most _LONGEST_FIRST bytes."""
+        self._read()
+        line, end, self._rest = self._rest.partition(b"\n")
+        if not end and len(line) <= _LONGEST_FIRST:
+            self._rest = line
+            return None
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            message = None
+        if not isinstance(message, dict):
+            raise Closed("it begins with no message of ours")
+        return message
+
+    def _read(self) -> None:
+        try:
+            chunk = self._socket.recv(_READ_BYTES)
+        except OSError as error:
+            raise Closed(str(error)) from None
+        if not chunk:
+            raise Closed("the other side closed the connection")
+        self._rest += chunk
 
     def close(self) -> None:
         self._socket.close()

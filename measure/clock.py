@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def machine() -> str:
-    """Tells whether clocks of two processes are the same one."""
+    """Tells whether clocks of two processes are the same one: they run on the same kernel."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 

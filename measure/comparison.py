@@ -151,6 +151,7 @@ def _who(each: Measured) -> dict[str, Any]:
         "workers",
         "servers",
         "colocated",
+        "check",
     )
     return {**{name: getattr(row, name) for name in names}, "link_rate_bps": each.series.link_rate_bps}
 

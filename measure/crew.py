@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import socket
 import time
@@ -38,8 +39,8 @@ class Site(Protocol):
         """Where the ranks meet: torch.distributed's init_method."""
 
     @property
-    def link_rate_bps(self) -> int | None:
-        """Of every worker's link, each direction; None where nothing limits it, or nobody knows."""
+    def link_rates_bps(self) -> Sequence[int | None]:
+        """By host, in the order of their numbers, each direction; None where nothing limits it, empty where nobody knows."""
 
     @property
     def switch_pids(self) -> Sequence[int]:
@@ -61,28 +62,72 @@ class _Member:
     hello: Mapping[str, Any]
 
 
+class _Arrivals:
+    """Connections whose first word is awaited, of all at once: a port that is open to the network may be found by anybody."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._silent: set[Channel] = set()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        listener.settimeout(_LOOK_S)  # who has left again before we look is not waited for
+
+    def wait(self, seconds: float) -> list[_Member]:
+        """Those that have spoken, perhaps within `seconds`; who says nothing that could be of ours is sent away."""
+        heard = []
+        for key, _ in self._selector.select(seconds):
+            if key.fileobj is self._listener:
+                with contextlib.suppress(OSError):
+                    accepted, _ = self._listener.accept()
+                    accepted.settimeout(None)
+                    channel = Channel(accepted)
+                    self._silent.add(channel)
+                    self._selector.register(channel, selectors.EVENT_READ, channel)
+                continue
+            channel = key.data
+            try:
+                said = channel.first()
+            except Closed:
+                said = {}
+            if said is None:
+                continue
+            self._selector.unregister(channel)
+            self._silent.discard(channel)
+            heard.append(_Member(channel, said))
+        return heard
+
+    def close(self) -> None:
+        """Those that have not spoken are sent away, too."""
+        self._selector.close()
+        for channel in self._silent:
+            channel.close()
+
+
 class Crew:
     """All ranks of a site, connected."""
 
     def __init__(self, site: Site, listener: socket.socket, patience_s: float) -> None:
-        """Wait until each of the site's ranks has connected. Raises BenchmarkFailed."""
+        """Wait until each of the site's ranks has connected and said who it is. Raises BenchmarkFailed.
+
+        Whoever else connects is not waited for, and sent away.
+        """
         self.site = site
         found: dict[int, _Member] = {}
         deadline = time.monotonic() + patience_s
-        listener.settimeout(_LOOK_S)
-        while len(found) < len(site.labels):
-            try:
-                accepted, _ = listener.accept()
-            except TimeoutError:
-                self._look(range(len(site.labels)))
-                if time.monotonic() > deadline:
-                    missing = ", ".join(label for rank, label in enumerate(site.labels) if rank not in found)
-                    raise BenchmarkFailed(f"{missing} did not start within {patience_s:g} s") from None
-                continue
-            accepted.settimeout(None)
-            channel = Channel(accepted)
-            hello = channel.receive()
-            found[hello["rank"]] = _Member(channel, hello)
+        with contextlib.closing(_Arrivals(listener)) as arrivals:
+            while len(found) < len(site.labels):
+                heard = arrivals.wait(_LOOK_S)
+                for member in heard:
+                    rank = member.hello.get("rank")
+                    if type(rank) is int and 0 <= rank < len(site.labels) and rank not in found:
+                        found[rank] = member
+                    else:
+                        member.channel.close()
+                if not heard:
+                    self._look(range(len(site.labels)))
+                missing = [label for rank, label in enumerate(site.labels) if rank not in found]
+                if missing and time.monotonic() > deadline:
+                    raise BenchmarkFailed(f"{', '.join(missing)} did not start within {patience_s:g} s")
         self._members = [found[rank] for rank in sorted(found)]
 
     @property
@@ -95,12 +140,18 @@ class Crew:
         return [member.hello for member in self._members]
 
     @property
+    def link_rates_bps(self) -> list[int | None]:
+        """As the site knows them, else as the ranks' drivers tell them, if each rank has an interface for itself; else
+        empty."""
+        if self.site.link_rates_bps:
+            return list(self.site.link_rates_bps)
+        rates = [hello["rate_bps"] for hello in self.hellos if hello["alone"] and hello["rate_bps"] is not None]
+        return rates if len(rates) == self.ranks else []
+
+    @property
     def link_rate_bps(self) -> int | None:
-        """As the site knows it, else as the ranks' drivers tell it, if each rank has an interface for itself."""
-        if self.site.link_rate_bps is not None:
-            return self.site.link_rate_bps
-        rates: list[int] = [hello["rate_bps"] for hello in self.hellos if hello["alone"] and hello["rate_bps"] is not None]
-        return min(rates) if len(rates) == self.ranks else None
+        """The slowest link's, as far as rates are known."""
+        return min((rate for rate in self.link_rates_bps if rate is not None), default=None)
 
     def ask(self, command: str, patience_s: float, /, **values: Any) -> list[dict[str, Any]]:
         """Have every rank do something; the answers by rank. Raises BenchmarkFailed naming the rank that failed."""

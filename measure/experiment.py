@@ -114,6 +114,7 @@ class Experiment(ABC):
                 members = self._members(crew)
                 patience_s = _JOIN_S + _JOIN_PER_RANK_S * len(members)
                 told = {"rendezvous": crew.site.rendezvous, "ranks": len(members), "timeout_s": self._plan.timeout_s}
+                crew.ask_each("import_torch", patience_s, {rank: {} for rank in members})
                 crew.ask_each("join", patience_s, dict.fromkeys(members, told))
         for way in self._plan.ways:
             self._open(way)

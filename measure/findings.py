@@ -69,7 +69,7 @@ def count_lines(measured: Sequence[Measured]) -> list[CountLine]:
         rates = [
             each
             for each in measured
-            if (each.row.benchmark, each.label) == ("p2p-bandwidth", label)
+            if (each.row.benchmark, each.label, each.row.check) == ("p2p-bandwidth", label, setting.check)
             and each.series.link_rate_bps == setting.link_rate_bps
         ]
         bandwidth = max(rates, key=lambda each: each.row.size_bytes, default=None)

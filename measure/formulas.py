@@ -7,9 +7,12 @@ direction of a link, so that busbw may exceed the link's rate, up to twofold. Wh
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 from collections.abc import Sequence
 
+_ROUNDING = 1e-12  # of sums of weights
 GIGA = 1e9  # bandwidths are decimal, sizes binary
 MEGA = 1e6
 
@@ -33,10 +36,15 @@ def bus_factor(ranks: int) -> float:
     return 2 * (ranks - 1) / ranks
 
 
-def percentile(samples: Sequence[float], share: float) -> float:
-    """The least sample that at least `share` of all samples do not exceed (nearest rank): always a sample that was seen."""
-    ordered = sorted(samples)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+def percentile(samples: Sequence[float], share: float, weights: Sequence[float] | None = None) -> float:
+    """The least sample that at least `share` of all samples do not exceed (nearest rank): always a sample that was seen.
+
+    `weights`: how many each of them stands for; None: one.
+    """
+    ordered = sorted(zip(samples, [1.0] * len(samples) if weights is None else weights, strict=True))
+    reached = list(itertools.accumulate(weight for _, weight in ordered))
+    wanted = share * reached[-1] * (1 - _ROUNDING)
+    return ordered[bisect.bisect_left(reached, wanted)][0]
 
 
 def limited_by(link_share: float | None, machine_busy: float, process_busy: float) -> str:

@@ -504,6 +504,9 @@ def _link_rate(setting: Setting, axes: Axes) -> float | None:
         return None
     rate = setting.link_rate_bps / 8 / formulas.MEGA
     axes.axhline(rate, color="#444444", linestyle="--", linewidth=1, label=f"link, {setting.link_rate_bps / 1e6:g} Mbit/s")
+    # Where bars have fixed the axis the line must not lie just above it, and rows far below a fast link are not pressed flat.
+    if axes.get_ylim()[1] < 1.05 * rate < 1.5 * axes.get_ylim()[1]:
+        axes.set_ylim(top=1.05 * rate)
     return rate
 
 

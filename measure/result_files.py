@@ -25,6 +25,7 @@ class Setting:
     link_rate_bps: int | None
     dtype: str
     redop: str
+    check: bool
 
     @property
     def told(self) -> str:
@@ -34,7 +35,8 @@ class Setting:
             who += f", {self.servers} server{'s' if self.servers > 1 else ''}{where}"
         links = f"links of {self.link_rate_bps / 1e6:g} Mbit/s" if self.link_rate_bps else "links without a rate"
         what = f", {self.redop} of {self.dtype}" if self.redop else ""
-        return f"{who}, {links}{what}"
+        checked = ", every operation verified" if self.check else ""
+        return f"{who}, {links}{what}{checked}"
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ class Measured:
         """A sum's parameter servers are part of its transport: with them or without, it is the same sum."""
         row = self.row
         servers, colocated = (0, False) if row.benchmark == "allreduce" else (row.servers, row.colocated)
-        return Setting(row.benchmark, row.workers, servers, colocated, self.series.link_rate_bps, row.dtype, row.redop)
+        rate = self.series.link_rate_bps
+        return Setting(row.benchmark, row.workers, servers, colocated, rate, row.dtype, row.redop, row.check)
 
     @property
     def label(self) -> str:

@@ -115,6 +115,11 @@ def _check(series: Series) -> None:
     for name in ("size_bytes", "buffers", "workers"):
         if not isinstance(getattr(series, name), int) or getattr(series, name) < 1:
             raise ValueError(f"{name} is no number of at least 1")
+    for rate in (series.link_rate_bps, *series.link_rates_bps):
+        if rate is not None and not (isinstance(rate, int) and rate > 0):
+            raise ValueError(f"a link's rate {rate!r} is no positive number of bits a second")
+    if not isinstance(series.check, bool):
+        raise ValueError("check is neither true nor false")
     for run in series.runs:
         times = [run.elapsed_s, *(seconds for worker in run.seconds for seconds in worker)]
         counts = [value for each in [*run.usage, *run.carried] for value in vars(each).values()]

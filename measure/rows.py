@@ -29,11 +29,12 @@ class Row:
 
     headline: what the benchmark is about, in `unit`: p2p-latency "us" (one way: half a round trip), p2p-bandwidth "MB/s",
     ps-throughput "RPC/s" of all workers together, allreduce "us" (the slowest worker's). time: an operation's mean (one way
-    in p2p-latency); p50, p99, fastest, slowest: over all operations of all runs. algbw, busbw, and linkbw (what the busier
-    direction of a link carried, mean over hosts) / time. worker_cpu: CPU seconds that one worker spends on one GB of its
-    payload; switch_cpu: that the switch spends. algbw of calls: all workers'
-    payloads, one way, / time. busy: share of the machine's cores. user_s to sent, received, dropped,
-    resent: of all processes (links) and all runs.
+    in p2p-latency); p50, p99, fastest, slowest: over all operations of all runs, where a sample stands for as many as it was
+    chosen from. algbw, busbw: of sums; algbw of calls: all workers' payloads, one way, / elapsed time. linkbw: what the
+    fullest link carried in its busier direction, / elapsed time; link_share: the largest share of its own rate that a link
+    carried in a direction. worker_cpu: CPU seconds that one worker spends on one GB of its payload; switch_cpu: that the
+    switch spends. busy: share of the machine's cores. user_s to system_s, sent, received, dropped, resent: of all processes
+    (links) and all runs. check: whether every operation was verified.
     """
 
     benchmark: str
@@ -47,6 +48,7 @@ class Row:
     workers: int
     servers: int
     colocated: bool
+    check: bool
     unit: str
     headline: Figure
     time: Figure
@@ -58,8 +60,6 @@ class Row:
     algbw: float
     busbw: float | None
     linkbw: float
-    link_up: float
-    link_down: float
     link_share: float | None
     link_source: str
     serialize: float | None  # of an operation, on both sides together; part of its time
@@ -85,7 +85,7 @@ class Row:
         """What two rows of different files must share to be the same measurement."""
         who = (self.workers, self.servers, self.colocated)
         what = (self.payload, self.size_bytes, self.buffers, self.dtype, self.redop)
-        return (self.benchmark, self.transport, self.mode, *what, *who)
+        return (self.benchmark, self.transport, self.mode, *what, *who, self.check)
 
     @property
     def label(self) -> str:
@@ -97,27 +97,24 @@ class Row:
         together = series.benchmark == "allreduce"  # all workers take part in one operation
         halves = 2 if series.benchmark == "p2p-latency" else 1
         by_run = [_times(run, together, halves) for run in series.runs]
-        times = [time for each in by_run for time in each]
-        time = Figure.of([statistics.fmean(each) for each in by_run])
+        by_run_weights = [_weights(run, together) for run in series.runs]
+        times, weights = ([value for each in both for value in each] for both in (by_run, by_run_weights))
+        time = Figure.of([statistics.fmean(each, of) for each, of in zip(by_run, by_run_weights, strict=True)])
         elapsed = sum(run.elapsed_s for run in series.runs)
         operations = sum(run.operations for run in series.runs)
         moved_gb = series.size_bytes * operations / formulas.GIGA
         # A worker's own share of what all of them moved one beside the other.
         by_worker_gb = moved_gb if together else moved_gb / series.workers
-        hosts = len(series.runs[0].carried)
-        up, down = (
-            sum(getattr(each, direction) for run in series.runs for each in run.carried) / hosts / elapsed
-            for direction in ("sent_bytes", "received_bytes")
-        )
-        # The most that one link had to carry: with parameter servers not all have the same.
-        fullest = max(
-            (
-                sum(getattr(run.carried[host], direction) for run in series.runs) / elapsed
-                for host in range(hosts)
+        # With parameter servers not all links have the same to carry.
+        by_link = [
+            max(
+                sum(getattr(run.carried[link], direction) for run in series.runs)
                 for direction in ("sent_bytes", "received_bytes")
-            ),
-        )
-        share = 8 * fullest / series.link_rate_bps if series.link_rate_bps else None
+            )
+            / elapsed
+            for link in range(len(series.runs[0].carried))
+        ]
+        share = max((8 * each / rate for each, rate in zip(by_link, _rates(series), strict=True) if rate), default=None)
         cpu = [sum(run.usage[rank].user_s + run.usage[rank].system_s for run in series.runs) for rank in _ranks(series)]
         switch_cpu = total([run.switch_cpu_s for run in series.runs])
         busy = sum(run.machine_busy_ticks for run in series.runs) / max(1, sum(run.machine_ticks for run in series.runs))
@@ -140,19 +137,18 @@ class Row:
             workers=series.workers,
             servers=series.servers,
             colocated=bool(set(series.hosts[: series.workers]) & set(series.hosts[series.workers :])),
+            check=series.check,
             unit=unit,
             headline=headline,
             time=time,
             fastest=min(times),
             slowest=max(times),
-            p50=formulas.percentile(times, 0.5),
-            p99=formulas.percentile(times, 0.99),
+            p50=formulas.percentile(times, 0.5, weights),
+            p99=formulas.percentile(times, 0.99, weights),
             operations=operations,
             algbw=algbw,
             busbw=algbw * formulas.bus_factor(series.workers) if together else None,
-            linkbw=fullest / formulas.GIGA,
-            link_up=up / formulas.GIGA,
-            link_down=down / formulas.GIGA,
+            linkbw=max(by_link) / formulas.GIGA,
             link_share=share,
             link_source=series.link_source,
             serialize=None if serialize is None else serialize / operations / halves,
@@ -183,6 +179,25 @@ def _times(run: Run, together: bool, halves: int) -> list[float]:
     if together:
         return run.slowest_s
     return [seconds / halves for worker in run.seconds for seconds in worker]
+
+
+def _weights(run: Run, together: bool) -> list[float]:
+    """Of each of _times(): how many operations it stands for. Each worker, and each run, chooses its samples by itself."""
+    if together:
+        return [1.0] * len(run.seconds[0])
+    made = run.made or [len(worker) for worker in run.seconds]
+    return [number / len(worker) for number, worker in zip(made, run.seconds, strict=True) for _ in worker]
+
+
+def _rates(series: Series) -> list[int | None]:
+    """Of each link of run.carried."""
+    links = len(series.runs[0].carried)
+    if not series.link_rates_bps:
+        return [series.link_rate_bps] * links
+    if series.link_source != "payload":
+        return series.link_rates_bps[:links]
+    numbers = sorted(set(series.hosts))
+    return [series.link_rates_bps[numbers.index(host)] for host in series.hosts]
 
 
 def _headline(series: Series, time: Figure) -> tuple[str, Figure]:

@@ -21,17 +21,18 @@ class Method(IntEnum):
     """What is asked of a server."""
 
     ECHO = 1  # the buffers come back
-    ACKNOWLEDGE = 2  # the number of wrong bytes comes back, if they were to be checked
+    ACKNOWLEDGE = 2  # the number of wrong bytes comes back, if they were marked
     SUM = 3  # the sum over all workers comes back, once all have sent theirs
 
 
 @dataclass(frozen=True)
 class Call:
-    """What a service is asked. `worker`: the caller's rank; `check`: whether the service should verify the buffers."""
+    """What a service is asked. `worker`: the caller's rank; `mark`: what it has marked the buffers with, for who verifies them
+    (call_roles.Content); 0 where nobody does."""
 
     worker: int
     method: Method
-    check: bool
+    mark: int
     buffers: Buffers
 
 
@@ -76,13 +77,13 @@ class Client(ABC):
     messages: Stopwatch | None
 
     @abstractmethod
-    def begin(self, method: Method, buffers: Buffers, *, check: bool = False) -> Callable[[], Buffers]:
+    def begin(self, method: Method, buffers: Buffers, *, mark: int = 0) -> Callable[[], Buffers]:
         """Send the buffers; returns what waits for the result. Results come in the order of the calls, and a result's buffers
         may be used until the next call begins. Raises CallFailed."""
 
-    def call(self, method: Method, buffers: Buffers, *, check: bool = False) -> Buffers:
+    def call(self, method: Method, buffers: Buffers, *, mark: int = 0) -> Buffers:
         """Send the buffers, and wait for the result. Raises CallFailed."""
-        return self.begin(method, buffers, check=check)()
+        return self.begin(method, buffers, mark=mark)()
 
     @abstractmethod
     def close(self) -> None: ...

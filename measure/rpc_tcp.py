@@ -41,17 +41,17 @@ class _Receiver:
         self._lengths: tuple[int, ...] = ()
         self._buffers: list[bytearray] = []
 
-    def next(self) -> tuple[int, bool, int, list[bytearray]]:
-        """(kind, check, worker, buffers). Raises OSError, EOFError when the other side has closed, framing.BadFrame."""
+    def next(self) -> tuple[int, int, int, list[bytearray]]:
+        """(kind, mark, worker, buffers). Raises OSError, EOFError when the other side has closed, framing.BadFrame."""
         self._fill([self._head])
-        kind, check, worker, count = framing.parse_head(self._head)
+        kind, mark, worker, count = framing.parse_head(self._head)
         lengths = bytearray(count * framing.LENGTH_BYTES)
         self._fill([lengths])
         wanted = framing.parse_lengths(lengths, count)
         if wanted != self._lengths:
             self._lengths, self._buffers = wanted, [bytearray(length) for length in wanted]
         self._fill(self._buffers)
-        return kind, check, worker, self._buffers
+        return kind, mark, worker, self._buffers
 
     def _fill(self, buffers: Sequence[bytearray]) -> None:
         views = [memoryview(buffer) for buffer in buffers if buffer]
@@ -96,12 +96,12 @@ class TcpServer(Server):
         receiver = _Receiver(accepted)
         try:
             while True:
-                kind, check, worker, buffers = receiver.next()
+                kind, mark, worker, buffers = receiver.next()
                 try:
-                    answer, status = self._service(Call(worker, Method(kind), check, buffers)), framing.ANSWER
+                    answer, status = self._service(Call(worker, Method(kind), mark, buffers)), framing.ANSWER
                 except Exception as error:  # whatever it is, the caller tells it
                     answer, status = [f"{type(error).__name__}: {error}".encode()], framing.FAILURE
-                _send(accepted, [framing.head(status, False, worker, answer), *answer])
+                _send(accepted, [framing.head(status, 0, worker, answer), *answer])
         except (OSError, EOFError, framing.BadFrame):
             return  # a caller that left, or never was one of ours
         finally:
@@ -138,9 +138,9 @@ class TcpClient(Client):
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._receiver = _Receiver(self._socket)
 
-    def begin(self, method: Method, buffers: Buffers, *, check: bool = False) -> Callable[[], Buffers]:
+    def begin(self, method: Method, buffers: Buffers, *, mark: int = 0) -> Callable[[], Buffers]:
         with self._named():
-            _send(self._socket, [framing.head(method, check, self._worker, buffers), *buffers])
+            _send(self._socket, [framing.head(method, mark, self._worker, buffers), *buffers])
         return self._result
 
     def _result(self) -> Buffers:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from switchsum.measure.rpc import Buffer, Buffers, Call, CallFailed, Client, Method, Server, Service
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     import torch
 
 _END = 0  # in place of a method: the caller leaves
+# How long a caller may call nobody, while others have their turns: the group's own timeout would end the connection. One that
+# has died ends it at once.
+_IDLE = timedelta(days=30)
 _ACKNOWLEDGEMENT = [8]  # bytes of the buffers of that answer
 
 
@@ -63,14 +67,14 @@ class TorchServer(Server):
         head = torch.empty(2, dtype=torch.int64)
         while True:
             try:
-                dist.recv(head, src=worker)
-                method, check = int(head[0]), bool(head[1])
+                dist.irecv(head, src=worker).wait(_IDLE)
+                method, mark = int(head[0]), int(head[1])
                 if method == _END:
                     return
                 arrived = _empty(self._sizes.now)
                 for work in [dist.irecv(tensor, src=worker) for tensor in arrived]:
                     work.wait()
-                answer = self._service(Call(worker, Method(method), check, _views(arrived)))
+                answer = self._service(Call(worker, Method(method), mark, _views(arrived)))
                 leaving = _tensors(answer)  # which must live until they are sent
                 for work in [dist.isend(tensor, dst=worker) for tensor in leaving]:
                     work.wait()
@@ -90,12 +94,12 @@ class TorchClient(Client):
         """`server`: its rank in the default group."""
         self._server, self._sizes = server, sizes
 
-    def begin(self, method: Method, buffers: Buffers, *, check: bool = False) -> Callable[[], Buffers]:
+    def begin(self, method: Method, buffers: Buffers, *, mark: int = 0) -> Callable[[], Buffers]:
         import torch
         import torch.distributed as dist
 
         assert method in (Method.ECHO, Method.ACKNOWLEDGE)
-        leaving = [torch.tensor([int(method), int(check)]), *_tensors(buffers)]
+        leaving = [torch.tensor([int(method), mark]), *_tensors(buffers)]
         try:
             sent = [dist.isend(tensor, dst=self._server) for tensor in leaving]
         except RuntimeError as error:

@@ -65,7 +65,8 @@ class Series:
     """One row's samples.
 
     size_bytes: of one operation's payload (allreduce: of one worker's tensors). buffers: iovecs, or tensors. hosts: by
-    process (workers, then servers), the number of the host that it is on.
+    process (workers, then servers), the number of the host that it is on. link_rate_bps: the slowest link's, each direction;
+    link_rates_bps: by host, in the order of their numbers; empty where all have link_rate_bps.
     """
 
     benchmark: str  # "p2p-latency", "p2p-bandwidth", "ps-throughput", "allreduce"
@@ -81,6 +82,8 @@ class Series:
     hosts: list[int]
     lanes: int = 32  # bits of a number on its way through the switch
     link_rate_bps: int | None = None
+    link_rates_bps: list[int | None] = field(default_factory=list)
+    check: bool = False  # whether every operation was verified, instead of one after each run
     link_source: str = ""  # "tbf", "interface" or "payload"
     wrong: int | None = None  # elements, or bytes where nothing is summed; None: nothing can be checked
     checked: int = 0

@@ -102,6 +102,10 @@ BUSBW_NOTE = (
     "busbw = algbw * 2(n-1)/n, as nccl-tests defines it for sums made of messages between ranks. A switch that adds needs "
     "fewer bytes, so its busbw may exceed the link's rate; linkbw is what the busiest direction of a link carried."
 )
+CHECK_NOTE = (
+    "--check: a server's verifying of acknowledged calls is in their time, and so is a worker's marking of a payload while "
+    "other calls are under way; CPU seconds are those of verifying, too. Compare with rows of --check only."
+)
 COLUMNS_NOTE = (
     "time: mean over runs, with the half-width of its 95 % interval; p50, p99: over all operations. "
     "worker: CPU seconds a worker spends on a GB of its payload; switch: the switch on a GB; busy: of all cores. "
@@ -144,6 +148,8 @@ def footer(rows: Sequence[Row], notes: Iterable[str] = ()) -> list[str]:
         for row in rows
         if row.lost
     ]
+    if any(row.check and row.busbw is None for row in rows):
+        notes = [*notes, CHECK_NOTE]
     sums = any(row.busbw is not None for row in rows)
     told = [*([BUSBW_NOTE] if sums else []), COLUMNS_NOTE, *notes, *lost]
     return [f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}", "#", *(f"# {note}" for note in told)]

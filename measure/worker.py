@@ -67,6 +67,7 @@ class Worker:
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "machine": machine(),
+            "network": interfaces.namespace(),
             "address": self._address,
             "interface": self._interface,
             "rate_bps": interfaces.rate_bps(self._interface),
@@ -74,21 +75,26 @@ class Worker:
             "python": platform.python_version(),
         }
 
+    def do_import_torch(self) -> dict[str, Any]:
+        """Which takes seconds, of which ranks that wait for each other at the rendezvous may have too few."""
+        import torch
+
+        torch.set_num_threads(1)  # workers share the machine's cores
+        return {"torch": torch.__version__}
+
     def do_join(self, rendezvous: str, ranks: int, timeout_s: float) -> dict[str, Any]:
         """Meet the others of the first `ranks` ranks: torch.distributed's default group, over Gloo, which times nothing.
 
         `rendezvous`: init_process_group's init_method, such as "file:///path" or "tcp://HOST:PORT".
         """
-        import torch
         import torch.distributed as dist
 
-        torch.set_num_threads(1)  # workers share the machine's cores
         # Torchrun's own store, which the variable would have us use, is at another address.
         os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
         timeout = timedelta(seconds=timeout_s)
         dist.init_process_group("gloo", init_method=rendezvous, rank=self._rank, world_size=ranks, timeout=timeout)
         self._joined = True
-        return {"torch": torch.__version__}
+        return {}
 
     def do_serve_sums(self, way: str, workers: int, redop: str, timeout_s: float) -> dict[str, Any]:
         """Be a parameter server that sums."""

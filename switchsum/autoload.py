@@ -13,6 +13,7 @@ from typing import Any
 
 CAPTURE = "SWITCHSUM_CAPTURE"  # STEPS:FOLDER, set by `switchsum bench capture`
 CAPTURE_LOADED = "loaded"  # a file of this name in the folder: some process imported torch, and this package with it
+CAPTURE_STOPPED = "stopped"  # and this one: recording met an error, which is in it
 
 
 def register() -> None:

@@ -124,7 +124,7 @@ def _plan(
     placement: str | None,
 ) -> Plan:
     """The options as a plan. Raises CommandFailed naming the option that makes no sense."""
-    from switchsum.measure.calls import RPC_TRANSPORTS
+    from switchsum.measure.calls import RPC_TRANSPORTS, too_large
     from switchsum.measure.experiment import Case, Plan, Way
     from switchsum.measure.manifest import Buffer
     from switchsum.measure.rpc_grpc import MODES, NON_SERIALIZED
@@ -166,7 +166,7 @@ def _plan(
         for name in dict.fromkeys(transport)
         for each in (dict.fromkeys(mode or (NON_SERIALIZED,)) if name == "grpc" else ("",))
     ]
-    return Plan(
+    plan = Plan(
         ways=ways,
         cases=[Case(each.name, [Buffer(size) for size in each.usual.iovecs]) for each in found],
         workers=num_workers,
@@ -180,6 +180,9 @@ def _plan(
         timeout_s=timeout,
         check=check,
     )
+    if (problem := too_large(plan)) is not None:
+        raise CommandFailed(problem, EXIT_MISUSED)
+    return plan
 
 
 def _notes(kind: type[Calls], plan: Plan) -> list[str]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from switchsum import __version__
-from switchsum.autoload import CAPTURE, CAPTURE_LOADED
+from switchsum.autoload import CAPTURE, CAPTURE_LOADED, CAPTURE_STOPPED
 from switchsum.bench_grounds import EXIT_MISUSED
 from switchsum.failures import EXIT_FAILED, CommandFailed
 
@@ -54,8 +54,9 @@ def capture(
         except BadPayload as error:  # a type of gradients that no payload has
             raise CommandFailed(f"what was recorded is no payload: {error}", status or EXIT_FAILED) from error
         loaded = (Path(folder) / CAPTURE_LOADED).exists()
+        stopped = _stopped(Path(folder))
     if not recordings:
-        nothing = f"nothing was captured, and {output} was not written: {_why(loaded)}"
+        nothing = f"nothing was captured, and {output} was not written: {_why(loaded, stopped)}"
         if status:
             raise CommandFailed(f"{nothing} (it ended with status {status})", status)
         raise CommandFailed(nothing)
@@ -64,7 +65,7 @@ def capture(
         payload.save(output)
     except OSError as error:
         raise CommandFailed(f"{output} cannot be written: {error.strerror}") from error
-    for line in _summary(payload, output, status):
+    for line in _summary(payload, output, status, stopped):
         typer.echo(line, err=True)
     raise typer.Exit(status)
 
@@ -118,8 +119,18 @@ def _left_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _why(loaded: bool) -> str:
-    """Why no rank wrote anything. `loaded`: some process of the training had torch and this package."""
+def _stopped(folder: Path) -> str | None:
+    """The error that ended a rank's recording."""
+    try:
+        return (folder / CAPTURE_STOPPED).read_text() or "see above"  # without text where the disk was full
+    except FileNotFoundError:
+        return None
+
+
+def _why(loaded: bool, stopped: str | None) -> str:
+    """Why no rank wrote a step. `loaded`: some process of the training had torch and this package."""
+    if stopped is not None:
+        return f"an error ended the recording before its first step did: {stopped}"
     if loaded:
         return "the training summed no gradients with DistributedDataParallel, which is what is recorded"
     return "no process of it imported torch together with switchsum; install switchsum where the training's torch is"
@@ -203,7 +214,7 @@ def _first_difference(recordings: Sequence[Recording]) -> tuple[int, int] | None
     return None
 
 
-def _summary(payload: Manifest, output: Path, status: int) -> Iterator[str]:
+def _summary(payload: Manifest, output: Path, status: int, stopped: str | None) -> Iterator[str]:
     captured = payload.source["captured"]
     usual = payload.usual
     yield (
@@ -212,5 +223,7 @@ def _summary(payload: Manifest, output: Path, status: int) -> Iterator[str]:
     )
     if not captured["ranks_alike"]:
         yield f"the ranks did not sum the same buckets (parts of a model, perhaps); the file has rank {captured['rank']}'s"
+    if stopped is not None:
+        yield f"an error ended a rank's recording early: {stopped}"
     if status:
         yield f"the training ended with status {status}; the file has what was recorded until then"

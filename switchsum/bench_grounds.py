@@ -192,7 +192,7 @@ def on_hosts(plan: Plan, stack: ExitStack, doing: Doing, colocated: bool = False
     except BenchmarkFailed as error:
         raise CommandFailed(str(error)) from error
     stack.callback(crew.close)
-    hosts = len({hello["machine"] for hello in crew.hellos})
+    hosts = len(set(site.hosts))
     note = "linkbw: the interface's bytes where a rank has it for itself, else UDP or TCP payload"
     title = f"{_who(plan)} on {hosts} host{'s' if hosts > 1 else ''}"
     return Ground({way.name: crew for way in plan.ways}, title, [note])

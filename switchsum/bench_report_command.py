@@ -86,8 +86,8 @@ def diff(
     compared = comparison.compare(*both)
     if not compared.pairs:
         raise CommandFailed(
-            f"{base} and {test} have no row in common: rows are the same if benchmark, transport, payload, and number and "
-            "place of workers and servers are",
+            f"{base} and {test} have no row in common: rows are the same if benchmark, transport, payload, number and "
+            "place of workers and servers, and --check are",
             EXIT_MISUSED,
         )
     typer.echo(f"# base: {printable(str(base))}, test: {printable(str(test))}")

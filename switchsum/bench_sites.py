@@ -77,8 +77,8 @@ class LocalSite:
         return ()
 
     @property
-    def link_rate_bps(self) -> int | None:
-        return None
+    def link_rates_bps(self) -> Sequence[int | None]:
+        return ()
 
     @property
     def switch_pids(self) -> Sequence[int]:
@@ -199,10 +199,8 @@ class RackSite(LocalSite):
         return self._rack.record.rack
 
     @property
-    def link_rate_bps(self) -> int | None:
-        rates = [worker.link.rate_bps for worker in self._rack.file.workers]
-        known = [rate for rate in rates if rate is not None]
-        return min(known) if known else None
+    def link_rates_bps(self) -> Sequence[int | None]:
+        return [self._rack.file.workers[host].link.rate_bps for host in sorted(set(self.hosts))]
 
     @property
     def switch_pids(self) -> Sequence[int]:
@@ -255,7 +253,7 @@ class Racks:
 class HostsSite:
     """The ranks of a torchrun job. Rank 0 is a child of the coordinator, the others are wherever they are."""
 
-    link_rate_bps = None
+    link_rates_bps: Sequence[int | None] = ()
     switch_pids: Sequence[int] = ()
 
     def __init__(
@@ -271,24 +269,18 @@ class HostsSite:
         with socket.create_server(("", 0)) as probe:
             self.rendezvous = f"tcp://{host}:{probe.getsockname()[1]}"
         self._family = family
-        self._machines: list[str] = []
+        self.hosts: list[int] = []  # known once the crew is there
         self._first: Child | None = None
 
     def start(self) -> None:
         """Start rank 0's worker."""
         self._first = self._family.start("rank 0", WORKER_MODULE, lambda _: [self.address], {})
 
-    @property
-    def hosts(self) -> list[int]:
-        """By rank, in the order in which their machines first appear; known once the crew is there."""
-        seen = list(dict.fromkeys(self._machines))
-        return [seen.index(machine) for machine in self._machines]
-
     def crew(self) -> Crew:
         """All ranks, once they have reported. Raises BenchmarkFailed."""
         with self._listener:
             crew = Crew(self, self._listener, _START_S + _START_PER_WORKER_S * len(self.labels))
-        self._machines = [hello["machine"] for hello in crew.hellos]
+        self.hosts = hosts_of(crew.hellos)
         return crew
 
     def link_counters(self) -> list[Carried] | None:
@@ -304,6 +296,14 @@ class HostsSite:
                 self._family.hear(0)
         except TimeoutError:
             return None
+
+
+def hosts_of(hellos: Sequence[Mapping[str, Any]]) -> list[int]:
+    """By rank, numbers in the order in which hosts first appear. A network namespace of its own is a host: it has its own
+    links, as in a rack or a container, though one kernel runs several."""
+    found = [(hello["machine"], hello["network"]) for hello in hellos]
+    seen = list(dict.fromkeys(found))
+    return [seen.index(each) for each in found]
 
 
 def places(environment: Mapping[str, str], colocated: bool) -> list[int]:

@@ -1,8 +1,8 @@
 """Records the buckets of DistributedDataParallel inside a training's ranks, for `switchsum bench capture`.
 
 Each rank writes a file of its own, a JSON object a line: what the rank is, each module that is trained, each step. A step is a
-backward pass in which gradients were summed. Recording never changes what is summed, and an error in it never reaches the
-training: it ends the recording, with a line on standard error.
+backward pass in which gradients were summed. Recording does not change what is summed (docs/payloads.md names two exceptions),
+and an error in it never reaches the training: it ends the recording, with a line on standard error.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -23,9 +24,10 @@ from typing import Any, TextIO
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
+from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
 
-from switchsum.autoload import CAPTURE_LOADED
+from switchsum.autoload import CAPTURE_LOADED, CAPTURE_STOPPED
 
 Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 _installed = False
@@ -112,6 +114,8 @@ class Recorder:
 
     def _stop(self, error: Exception) -> None:
         self._left = 0
+        with suppress(OSError):
+            (self._folder / CAPTURE_STOPPED).write_text(str(error))
         print(f"switchsum bench capture: recording ends here, the training goes on: {error}", file=sys.stderr)
 
 
@@ -131,33 +135,78 @@ def _described(bucket: dist.GradBucket) -> dict[str, Any]:
 
 
 class _DefaultHook:
-    """The one hook that DDP allows, before the training has registered its own, which is then called inside."""
+    """The one hook that DDP allows. Until the training registers its own, which is then called inside, it averages.
+
+    It does so as DDP does without a hook (reducer.cpp of PyTorch 2.13), bit for bit: `gradients * (1 / n)` where DDP copies a
+    gradient into its bucket, `gradients / n` where it need not (that gradient is a view of the bucket already, or sparse) or
+    copies all at once (`batched_grad_copy`).
+    """
 
     def __init__(self, recorder: Recorder, module: DistributedDataParallel) -> None:
         self._recorder = recorder
         self._module = weakref.ref(module)
-        self.theirs: Hook | None = None
-        self.state: Any = module.process_group
+        self._theirs: tuple[Hook, Any] | None = None
+        self.working: dist.Work | None = None  # where uneven inputs are divided by the ranks that still have some: their number
+        self._group = module.process_group
+        self._batched = module.batched_grad_copy
+        # Where the gradients of views have been accumulated since their bucket was last summed: addresses, by parameter.
+        self._places: dict[int, int] = {}
+        self._handles = []
+        if module.gradient_as_bucket_view and not self._batched and not module._use_python_reducer:
+            for parameter in module._module_parameters:
+                if parameter.requires_grad:
+                    self._handles.append(parameter.register_post_accumulate_grad_hook(self._accumulated))
+        self._views = bool(self._handles)
+
+    @property
+    def replaced(self) -> bool:
+        return self._theirs is not None
+
+    def replace(self, hook: Hook, state: Any) -> None:
+        self._theirs = hook, state
+        for handle in self._handles:
+            handle.remove()
 
     def __call__(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         module = self._module()
         if module is not None:
             self._recorder.saw(module, bucket)
-        return (self.theirs or _average)(self.state, bucket)
+            self._group = module.process_group
+        if self._theirs is not None:
+            hook, state = self._theirs
+            return hook(state, bucket)
+        self._divide(bucket)
+        summed = self._group.allreduce([bucket.buffer()]).get_future()
+        return summed.then(lambda finished: finished.value()[0])
+
+    def _divide(self, bucket: dist.GradBucket) -> None:
+        gradients, ranks = bucket.buffer(), self._divisor()
+        if gradients.is_sparse or self._batched:
+            gradients.div_(ranks)
+        elif self._views:
+            here = _address(gradients)
+            for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+                if self._places.pop(id(parameter), here) == here:
+                    gradient.div_(ranks)
+                else:
+                    gradient.mul_(1 / ranks)
+        else:
+            gradients.mul_(1 / ranks)
+
+    def _divisor(self) -> int:
+        if self.working is None:
+            return int(self._group.size())
+        self.working.wait()
+        return int(self.working.get_future().value()[0].item())
+
+    def _accumulated(self, parameter: torch.Tensor) -> None:
+        """Just before DDP makes this gradient a view of its bucket, if it is none."""
+        if parameter.grad is not None and parameter.grad.layout is torch.strided:
+            self._places[id(parameter)] = _address(parameter.grad)
 
 
-def _average(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """What DDP does without a hook, bit for bit.
-
-    It multiplies by 1/n, where its allreduce_hook divides by n; sparse gradients it divides, too. (It also divides gradients
-    that are views of buckets and were set to zero instead of None: their last bit may differ if n is no power of two.)
-    """
-    gradients = bucket.buffer()
-    if gradients.is_sparse:
-        return allreduce_hook(group, bucket)
-    gradients.mul_(1 / group.size())
-    summed = dist.all_reduce(gradients, group=group, async_op=True).get_future()
-    return summed.then(lambda finished: finished.value()[0])
+def _address(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage().data_ptr())
 
 
 def install(value: str) -> None:
@@ -173,6 +222,7 @@ def install(value: str) -> None:
     plain_init = DistributedDataParallel.__init__
     plain_register = DistributedDataParallel.register_comm_hook
     plain_builtin = DistributedDataParallel._register_builtin_comm_hook
+    plain_notify = Join.notify_join_context
 
     @functools.wraps(plain_init)
     def init(self: DistributedDataParallel, *args: Any, **options: Any) -> None:
@@ -184,14 +234,14 @@ def install(value: str) -> None:
 
     def take(module: DistributedDataParallel, name: str, state: Any, hook: Hook) -> None:
         module.logger._set_comm_hook_name(name)
-        defaults[module].theirs, defaults[module].state = hook, state
+        defaults[module].replace(hook, state)
 
-    def taken(module: DistributedDataParallel) -> bool:
-        return module in defaults and defaults[module].theirs is None
+    def free(module: DistributedDataParallel) -> bool:
+        return module in defaults and not defaults[module].replaced
 
     @functools.wraps(plain_register)
     def register(self: DistributedDataParallel, state: Any, hook: Hook) -> None:
-        if taken(self):
+        if free(self):
             self._check_comm_hook(hook)
             self._comm_hooks.append((hook, state))
             take(self, hook.__qualname__, state, hook)
@@ -203,14 +253,22 @@ def install(value: str) -> None:
     @functools.wraps(plain_builtin)
     def builtin(self: DistributedDataParallel, kind: dist.BuiltinCommHookType) -> None:
         hooks = {dist.BuiltinCommHookType.ALLREDUCE: allreduce_hook, dist.BuiltinCommHookType.FP16_COMPRESS: fp16_compress_hook}
-        if taken(self) and kind in hooks:
+        if free(self) and kind in hooks:
             take(self, str(kind), self.process_group, hooks[kind])
         else:
             plain_builtin(self, kind)
 
+    @functools.wraps(plain_notify)
+    def notify(joinable: Joinable) -> dist.Work | None:
+        working = plain_notify(joinable)
+        if working and isinstance(joinable, DistributedDataParallel) and joinable in defaults:
+            defaults[joinable].working = None if joinable._divide_by_initial_world_size else working
+        return working
+
     DistributedDataParallel.__init__ = init
     DistributedDataParallel.register_comm_hook = register
     DistributedDataParallel._register_builtin_comm_hook = builtin
+    Join.notify_join_context = staticmethod(notify)
 
 
 def _seen_by(recorder: Recorder, module: DistributedDataParallel, hook: Hook) -> Hook:

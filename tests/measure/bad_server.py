@@ -25,7 +25,7 @@ def badly(self: call_roles.CallRoles, call: Call) -> Buffers:
         buffers[0][3] ^= 1
     elif bad == "drop":
         buffers.pop()
-    return buffers if call.method == Method.ECHO else answer(self, Call(call.worker, call.method, call.check, buffers))
+    return buffers if call.method == Method.ECHO else answer(self, Call(call.worker, call.method, call.mark, buffers))
 
 
 if __name__ == "__main__":

@@ -63,13 +63,15 @@ def inputs(step: int) -> torch.Tensor:
     return torch.randn(4, 50, generator=torch.Generator().manual_seed(100 * step + dist.get_rank()), requires_grad=True)
 
 
-def train(models: Iterable[nn.Module], of_step: Callable[[int], torch.Tensor] | None = None) -> list[torch.Tensor]:
+def train(
+    models: Iterable[nn.Module], of_step: Callable[[int], torch.Tensor] | None = None, set_to_none: bool = True
+) -> list[torch.Tensor]:
     """The weights after STEPS steps."""
     models = list(models)
     weights = [weight for model in models for weight in model.parameters()]
     optimizer = torch.optim.SGD(weights, lr=0.1)
     for step in range(STEPS):
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none)
         x = inputs(step)
         loss = of_step(step) if of_step is not None else sum((model(x) ** 2).mean() for model in models)
         loss.backward()
@@ -87,6 +89,27 @@ def plain() -> list[torch.Tensor]:
 
 def views_of_buckets() -> list[torch.Tensor]:
     return train([wrapped(Network(), gradient_as_bucket_view=True)])
+
+
+def views_that_stay() -> list[torch.Tensor]:
+    return train([wrapped(Network(), gradient_as_bucket_view=True)], set_to_none=False)
+
+
+def views_of_which_some_stay() -> list[torch.Tensor]:
+    model = wrapped(Network(unused=True), gradient_as_bucket_view=True, find_unused_parameters=True)
+
+    def loss(step: int) -> torch.Tensor:
+        for layer in model.module.layers[step % 2 :: 2]:
+            layer.weight.grad = None
+        with model.no_sync():
+            (model(inputs(1000 + step)) ** 2).mean().backward()
+        return (model(inputs(step)) ** 2).mean()
+
+    return train([model], loss, set_to_none=False)
+
+
+def copied_at_once() -> list[torch.Tensor]:
+    return train([wrapped(Network(), batched_grad_copy=True)])
 
 
 def static_graph() -> list[torch.Tensor]:
@@ -156,21 +179,39 @@ def an_error_in_between() -> list[torch.Tensor]:
     return train([wrapped(network)])
 
 
-def uneven() -> list[torch.Tensor]:
-    """The last rank has nothing left after one step, and answers the others (DDP's join)."""
+def uneven(of_last_rank: int = 1, **options: Any) -> list[torch.Tensor]:
+    """The last rank has nothing left after so many steps, and answers the others (DDP's join)."""
     model = wrapped(Network())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with model.join():
-        for step in range(1 if dist.get_rank() == dist.get_world_size() - 1 else STEPS):
+    with model.join(**options):
+        for step in range(of_last_rank if dist.get_rank() == dist.get_world_size() - 1 else STEPS):
             optimizer.zero_grad()
             (model(inputs(step)) ** 2).mean().backward()
             optimizer.step()
     return list(model.parameters())
 
 
+def uneven_by_those_that_work() -> list[torch.Tensor]:
+    """Sums are divided by the number of ranks that still have something."""
+    return uneven(0, divide_by_initial_world_size=False)
+
+
+def another_group() -> list[torch.Tensor]:
+    """All ranks but the last go on without it."""
+    model = wrapped(Network())
+    smaller = dist.new_group(list(range(dist.get_world_size() - 1)))
+    if dist.get_rank() < dist.get_world_size() - 1:
+        model._update_process_group(smaller)
+        return train([model])
+    return list(model.parameters())
+
+
 FORMS = (
     plain,
     views_of_buckets,
+    views_that_stay,
+    views_of_which_some_stay,
+    copied_at_once,
     static_graph,
     unused_parameters,
     checkpointed,
@@ -181,6 +222,8 @@ FORMS = (
     sparse,
     an_error_in_between,
     uneven,
+    uneven_by_those_that_work,
+    another_group,
 )
 
 
@@ -203,6 +246,10 @@ def work(folder: Path, what: str) -> None:
         plain()
         (folder / "trained").touch()
         time.sleep(60)
+    elif what == "bare":  # of what is recorded, something is missing, as it might be in another PyTorch
+        model = wrapped(Network())
+        del model.bucket_bytes_cap
+        train([model])
     elif what == "fails":  # after ranks have trained models of their own
         groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
         model = wrapped(nn.Linear(50, 10 + dist.get_rank()), process_group=groups[dist.get_rank()])

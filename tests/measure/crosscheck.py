@@ -65,25 +65,45 @@ class BesideIperf(Bandwidth):
 
 
 class BesidePlainLoop(AllReduce):
-    """After each run: the plain loop on the same hosts, as long. `reference`: seconds of an operation, the slowest rank's."""
+    """After each run: the plain loop on the same hosts, as long. `reference`: seconds of an operation, the slowest rank's.
+
+    Its processes live as long as ours, so that both have connections that know their path.
+    """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.reference: list[float] = []
+        self._loops: list[subprocess.Popen[str]] = []
 
     def _run(self, row: Series, way: Way, number: int) -> None:
         super()._run(row, way, number)
         site = self._crews[way.name].site
         assert isinstance(site, RackSite)
-        command = [sys.executable, "-m", "tests.measure.plain_loop", str(row.size_bytes // 4), f"{self._plan.duration_s}"]
-        processes = [
-            subprocess.Popen(
-                command_in(site, host, command), cwd=ROOT, stdout=subprocess.PIPE, text=True, env=self._environment(site, host)
-            )
-            for host in range(self._plan.workers)
-        ]
-        times = [json.loads(process.communicate(timeout=300)[0]) for process in processes]
+        if not self._loops:
+            command = [sys.executable, "-m", "tests.measure.plain_loop", str(row.size_bytes // 4), f"{self._plan.duration_s}"]
+            self._loops = [
+                subprocess.Popen(
+                    command_in(site, host, command),
+                    cwd=ROOT,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    bufsize=1,
+                    env=self._environment(site, host),
+                )
+                for host in range(self._plan.workers)
+            ]
+        for loop in self._loops:
+            assert loop.stdin is not None
+            loop.stdin.write("go\n")
+        times = [json.loads(loop.stdout.readline()) for loop in self._loops if loop.stdout is not None]
         self.reference.append(statistics.fmean(map(max, zip(*times, strict=True))))
+
+    def end(self) -> None:
+        """No process of ours lives longer than its rack."""
+        for loop in self._loops:
+            loop.kill()
+            loop.wait()
 
     def _environment(self, site: RackSite, host: int) -> Mapping[str, str]:
         import os
@@ -98,6 +118,7 @@ def compare(kind: type[Any], plan: Plan, rack: Path, rate: str) -> tuple[Row, li
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="switchsum-crosscheck-")))
         ground = bench_grounds.in_racks(plan, described, False, "", folder, stack, _silent)
         experiment: Experiment = kind(plan, ground.crews, _tell, lambda series: None)
+        stack.callback(getattr(experiment, "end", bool))
         [series] = experiment.run()
     return Row.of(series), experiment.reference  # type: ignore[attr-defined]
 
@@ -115,15 +136,17 @@ def main() -> int:
     parser.add_argument("--rack", type=Path, default=ROOT / "bmv2_topologies" / "racks" / "four.yaml")
     parser.add_argument("--rate", default="100M")
     parser.add_argument("--duration", type=float, default=5.0, help="seconds of a run")
+    parser.add_argument("--only", choices=("tcp", "gloo"), help="one of the two comparisons")
     options = parser.parse_args()
     if shutil.which("iperf3") is None:
         print(f"error: iperf3 is not on PATH; install Debian's package {PACKAGE}", file=sys.stderr)
         return 2
     payload = Case("skew", [Buffer(1_000_000)] * 6 + [Buffer(10_000)] * 3 + [Buffer(10)])
     stream = Plan([Way("tcp")], [payload], workers=1, servers=1, duration_s=options.duration, warmup_s=1.0)
-    row, iperf = compare(BesideIperf, stream, options.rack, options.rate)
-    _show("p2p-bandwidth, tcp / iperf3", row.headline.runs, iperf, "MB/s")
-    for size in (1 << 20, 16 << 20):
+    if options.only != "gloo":
+        row, iperf = compare(BesideIperf, stream, options.rack, options.rate)
+        _show("p2p-bandwidth, tcp / iperf3", row.headline.runs, iperf, "MB/s")
+    for size in (1 << 20, 16 << 20) if options.only != "tcp" else ():
         sums = Plan([Way("gloo")], [Case("", [Buffer(size, "float32")])], workers=4, duration_s=options.duration, warmup_s=1.0)
         row, plain = compare(BesidePlainLoop, sums, options.rack, options.rate)
         _show(f"allreduce of {size >> 20} MiB, gloo / plain loop", row.time.runs, plain, "s")

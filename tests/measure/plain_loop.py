@@ -1,7 +1,7 @@
 """A loop around torch.distributed's all_reduce as anybody would write it, to compare `switchsum bench allreduce` with.
 
-`python -m tests.measure.plain_loop ELEMENTS SECONDS` on each rank, with torchrun's variables; each prints its iterations' times
-in seconds as a JSON list. All ranks run as many: rank 0 says how many fit.
+`python -m tests.measure.plain_loop ELEMENTS SECONDS` on each rank, with torchrun's variables. For each line of its input a rank
+makes as many sums as rank 0 says that fill SECONDS, and prints their times in seconds as a JSON list.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ def main(elements: int, seconds: float) -> None:
     dist.init_process_group("gloo")
     values = torch.rand(elements)
     tensor = values.clone()
-    times: list[float] = []
 
     def once() -> float:
         tensor.copy_(values)
@@ -31,8 +30,8 @@ def main(elements: int, seconds: float) -> None:
     warm = [once() for _ in range(3)]
     count = torch.tensor([max(1, round(seconds / sorted(warm)[1]))])
     dist.broadcast(count, 0)
-    times = [once() for _ in range(int(count))]
-    print(json.dumps(times), flush=True)
+    for _ in sys.stdin:
+        print(json.dumps([once() for _ in range(int(count))]), flush=True)
     dist.destroy_process_group()
 
 

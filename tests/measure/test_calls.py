@@ -15,6 +15,7 @@ import pytest
 
 from switchsum import bench_payloads, bench_sites, cli
 from switchsum.bmv2_topologies import namespaces
+from switchsum.measure import experiment
 
 ROOT = Path(__file__).resolve().parents[2]
 RACKS = ROOT / "bmv2_topologies" / "racks"
@@ -40,7 +41,7 @@ def test_every_transport_and_mode_on_loopback(
     raw, lines = tmp_path / "raw.json", tmp_path / "runs.csv"
     options = ["--num-ps", "2", "--num-workers", "3", "--mode", "serialized", "--mode", "non-serialized", "--check"]
     files = ["--json", str(raw), "--csv", str(lines)]
-    assert bench(["ps-throughput", *QUICK, *options, *files, "--scheme", "random", "--size", "1KB"], monkeypatch) == 0
+    assert bench(["ps-throughput", *QUICK, *options, *files, "--size", "1KB"], monkeypatch) == 0
     printed = capsys.readouterr().out
     rows = [line.split() for line in printed.splitlines() if not line.startswith("#")]
     assert [row[3:5] if row[4] == "serialized" else row[3:4] for row in rows] == [
@@ -95,6 +96,13 @@ def test_a_server_that_dies_is_named(
     monkeypatch.setenv("BAD", "die")
     assert bench(["p2p-latency", *QUICK, "--duration", "5", "--transport", transport, "--size", "1KB"], monkeypatch) == 1
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: parameter server 0 was killed by SIGKILL")
+
+
+def test_gloo_outlives_the_turns_of_others(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody calls for longer than --timeout."""
+    monkeypatch.setattr(experiment, "_IDLE_S", 2.5)
+    status = bench(["p2p-latency", *QUICK, "--timeout", "2", "--transport", "gloo", "--size", "1KB"], monkeypatch)
+    assert status == 0, capsys.readouterr().err
 
 
 def test_a_taken_port_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

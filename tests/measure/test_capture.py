@@ -96,7 +96,7 @@ def test_every_form_of_ddp_is_recorded_and_learns_the_same(tmp_path: Path) -> No
         "backend": "gloo",
         "ranks": 3,
     }
-    assert errors.endswith(f"{output}: 37 steps; the usual one has 2 buckets of 12 tensors, 0.06 MB\n")
+    assert errors.endswith(f"{output}: 52 steps; the usual one has 2 buckets of 12 tensors, 0.06 MB\n")
 
 
 def test_what_was_recorded_before_a_training_failed_is_kept(tmp_path: Path) -> None:
@@ -141,6 +141,17 @@ def test_a_training_without_ddp_leaves_nothing(tmp_path: Path) -> None:
         "DistributedDataParallel, which is what is recorded\n"
     )
     assert Manifest.load(output) == manifest.single(10)
+
+
+def test_an_error_that_ended_the_recording_is_told(tmp_path: Path) -> None:
+    output = tmp_path / "payload.json"
+    status, errors = ended(started([*CAPTURING, "--output", str(output), "--", *training(1, tmp_path, "bare")]))
+    assert status == 1
+    assert errors.endswith(
+        f"error: nothing was captured, and {output} was not written: an error ended the recording before its first step did: "
+        "'DistributedDataParallel' object has no attribute 'bucket_bytes_cap'\n"
+    )
+    assert not output.exists()
 
 
 def test_a_folder_that_is_gone_breaks_no_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

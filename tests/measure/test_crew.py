@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from switchsum import bench_sites
+from switchsum.bmv2_topologies import namespaces
 from switchsum.measure.channel import Channel, Closed, connect
 from switchsum.measure.crew import BenchmarkFailed, Crew
 from switchsum.measure.samples import Carried
@@ -25,7 +31,7 @@ class Place:
     labels: Sequence[str] = tuple(f"worker {rank}" for rank in range(RANKS))
     hosts: Sequence[int] = (0,) * RANKS
     rendezvous: str = ""
-    link_rate_bps: int | None = None
+    link_rates_bps: Sequence[int | None] = ()
     switch_pids: Sequence[int] = ()
     obituaries: dict[int, str] = field(default_factory=dict)
     trouble: str | None = None
@@ -137,5 +143,56 @@ def test_who_does_not_start_is_named(tmp_path: Path) -> None:
 
 def test_a_shared_interface_has_no_rate_of_one_rank(meeting: Meeting) -> None:
     assert meeting.crew.link_rate_bps is None  # rank 2 is not alone on its interface
-    meeting.place.link_rate_bps = 10**8
+    meeting.place.link_rates_bps = [None, 10**9, 10**8]
     assert meeting.crew.link_rate_bps == 10**8
+
+
+def test_strangers_are_neither_waited_for_nor_taken_for_ranks() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        sayings = [
+            b"",
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"[1]\n",
+            b'{"rank": "0"}\n',
+            b'{"rank": 3}\n',
+            b"\xff\n",
+            b"[" * 40_000 + b"\n",
+        ]
+        strangers = [socket.create_connection(("127.0.0.1", port), 5) for _ in sayings]
+        for stranger, said in zip(strangers, sayings, strict=True):
+            stranger.sendall(said)
+        ranks = [connect(f"127.0.0.1:{port}", 10) for _ in range(RANKS)]
+        for rank, channel in enumerate(ranks):
+            channel.send(rank=rank)
+        crew = Crew(Place(), listener, 30)
+    for rank, channel in enumerate(ranks):
+        answering(channel, lambda _, rank=rank: {"rank": rank})  # type: ignore[misc]
+    assert [answer["rank"] for answer in crew.ask("count", 10)] == [0, 1, 2]
+    for stranger in strangers:
+        with suppress(ConnectionResetError):
+            assert stranger.recv(1) == b""
+        stranger.close()
+    crew.close()
+    for channel in ranks:
+        channel.close()
+
+
+@pytest.mark.skipif(namespaces.what_is_missing() is not None, reason=f"namespaces: {namespaces.what_is_missing()}")
+def test_a_network_namespace_is_a_host_of_its_own(tmp_path: Path) -> None:
+    """Two ranks of this machine share its interfaces; a third, on the same kernel, has others."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        command = [sys.executable, "-m", "switchsum.measure.worker", f"unix:{tmp_path / 's'}"]
+        prefixes: list[list[str]] = [[], [], ["unshare", "--net"]]
+        ranks = [
+            subprocess.Popen([*prefix, *command], env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3"})
+            for rank, prefix in enumerate(prefixes)
+        ]
+        crew = Crew(Place(), listener, 60)
+    hosts = bench_sites.hosts_of(crew.hellos)
+    machines = {hello["machine"] for hello in crew.hellos}
+    crew.dismiss()
+    assert [rank.wait(30) for rank in ranks] == [0, 0, 0]
+    assert (hosts, len(machines)) == ([0, 0, 1], 1)

@@ -137,8 +137,8 @@ def test_misuse_is_one_line_and_status_2(
     other = tmp_path / "other.json"
     results(*latencies("grpc")).save(other)
     for arguments, message in {
-        (before, other): f"{before} and {other} have no row in common: rows are the same if benchmark, transport, payload, and "
-        "number and place of workers and servers are",
+        (before, other): f"{before} and {other} have no row in common: rows are the same if benchmark, transport, payload, "
+        "number and place of workers and servers, and --check are",
         (before, tmp_path / "x"): f"{tmp_path}/x does not exist; write results with --json, such as "
         "`switchsum bench allreduce --json FILE`",
         (before, before, "--fail-slower", -1): "--fail-slower -1: must be a percentage of at least 0",

@@ -134,7 +134,7 @@ class TwoHosts:
     labels = ("worker 0", "worker 1")
     hosts = (0, 1)
     rendezvous = ""
-    link_rate_bps = None
+    link_rates_bps = ()
     switch_pids = ()
 
     def link_counters(self) -> None:

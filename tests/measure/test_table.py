@@ -64,8 +64,7 @@ def test_figures_follow_from_the_samples() -> None:
     assert (row.operations, row.wrong, row.resent, row.dropped) == (10, 0, 10, 5)
     assert row.algbw == row.busbw == pytest.approx(1e6 / 0.013 / 1e9)
     elapsed = 4 * 0.022 + 0.042
-    assert row.link_up == row.linkbw == pytest.approx(5 * 2.2e6 / elapsed / 1e9)
-    assert row.link_down == pytest.approx(5 * 2.1e6 / elapsed / 1e9)
+    assert row.linkbw == pytest.approx(5 * 2.2e6 / elapsed / 1e9)
     assert row.link_share == pytest.approx(8 * 5 * 2.2e6 / elapsed / 1e9)  # of 1 Gbit/s
     assert row.worker_cpu == pytest.approx((0.040 + 0.020) / 2 / 0.010)  # ten operations of 1 MB
     assert row.switch_cpu == pytest.approx(0.05 / 0.010)
@@ -92,6 +91,40 @@ def test_with_parameter_servers_the_fullest_link_counts() -> None:
     assert row.worker_cpu == Row.of(series()).worker_cpu  # the servers' is not theirs
     assert (row.label, row.servers, row.colocated) == ("grpc serialized", 1, False)
     assert Row.of(series(servers=1, hosts=[0, 1, 1], runs=runs)).colocated
+
+
+@pytest.mark.parametrize(("source", "hosts"), [("tbf", [0, 1, 2]), ("payload", [2, 1, 0])])
+def test_each_link_is_held_against_its_own_rate(source: str, hosts: list[int]) -> None:
+    """The fullest link need not be the one that is nearest to its rate; one without a rate has no share."""
+    loads = (10_000_000, 2_000_000, 90_000_000)
+    runs = [replace(run, carried=[Carried(load, 1) for load in loads], usage=[run.usage[0]] * 3) for run in series().runs]
+    rates = [1_000_000_000, 100_000_000, None]
+    by_host = [rates[hosts.index(host)] for host in range(3)]
+    row = Row.of(
+        series(runs=runs, workers=3, hosts=hosts, link_source=source, link_rate_bps=100_000_000, link_rates_bps=by_host)
+    )
+    assert row.linkbw == pytest.approx(5 * 90e6 / 0.130 / 1e9)
+    assert row.link_share == pytest.approx(8 * 5 * 2e6 / 0.130 / 1e8)
+
+
+def test_samples_stand_for_the_operations_they_were_chosen_from() -> None:
+    """Of a worker's 20,000 calls every second one was kept, of the slower worker's 200 all."""
+    runs = [
+        replace(run, seconds=[[0.001] * 10_000, [0.1] * 200], made=[20_000, 200], elapsed_s=20.0, switch_cpu_s=None)
+        for run in series().runs
+    ]
+    row = Row.of(series(benchmark="ps-throughput", transport="tcp", runs=runs))
+    assert row.time.mean == pytest.approx((20_000 * 0.001 + 200 * 0.1) / 20_200)
+    assert (row.p50, row.p99, row.slowest) == (0.001, 0.001, 0.1)  # the slower ones are less than one in a hundred
+
+
+def test_what_was_verified_call_by_call_is_another_measurement() -> None:
+    assert Row.of(series(check=True)).key != Row.of(series()).key
+    checked = Row.of(
+        replace(series(), benchmark="p2p-bandwidth", check=True, runs=[replace(run, made=[2, 2]) for run in series().runs])
+    )
+    assert f"# {table.CHECK_NOTE}" in table.footer([checked])
+    assert f"# {table.CHECK_NOTE}" not in table.footer([Row.of(series(check=True))])  # sums are not verified in their time
 
 
 def test_the_table_is_nccl_tests_and_more() -> None:
