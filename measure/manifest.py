@@ -7,18 +7,18 @@ training (`switchsum bench capture`), or read from SwitchML's list of layers. Un
 from __future__ import annotations
 
 import json
-import math
 import os
 import random
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
+
+from switchsum.measure import strict_json
+from switchsum.measure.strict_json import shown
 
 SCHEMA = "switchsum-payload/1"
 CAPTURES = Path(__file__).resolve().parent / "captures"  # those that come with the package
@@ -95,11 +95,11 @@ class Buffer:
             raise BadPayload(f"tensors add up to {sum(self.tensors)} bytes, size_bytes says {self.size_bytes}")
         if self.at_us is not None:
             if isinstance(self.at_us, bool) or not isinstance(self.at_us, int | float):
-                raise BadPayload(f"at_us {_shown(self.at_us)} is no number of microseconds")
+                raise BadPayload(f"at_us {shown(self.at_us)} is no number of microseconds")
             if not 0 <= self.at_us <= 1e15:  # NaN fails, too
-                raise BadPayload(f"at_us {_shown(self.at_us)} is out of range: 0 to 1e15 microseconds")
+                raise BadPayload(f"at_us {shown(self.at_us)} is out of range: 0 to 1e15 microseconds")
         if not isinstance(self.sparse, bool):
-            raise BadPayload(f"sparse {_shown(self.sparse)} must be true or false")
+            raise BadPayload(f"sparse {shown(self.sparse)} must be true or false")
 
     def as_json(self) -> dict[str, Any]:
         """What from_json() takes; what has its default is left out."""
@@ -115,9 +115,9 @@ class Buffer:
     @classmethod
     def from_json(cls, value: Any, where: str = "buffer") -> Buffer:
         """`where`: file, step and buffer, for errors. Raises BadPayload."""
-        fields = _object(value, where, required=("size_bytes",), optional=("dtype", "tensors", "at_us", "sparse"))
+        fields = strict_json.fields(value, where, ("size_bytes",), ("dtype", "tensors", "at_us", "sparse"), BadPayload)
         if "tensors" in fields:
-            fields["tensors"] = tuple(_list(fields["tensors"], f"{where}: tensors"))
+            fields["tensors"] = tuple(strict_json.items(fields["tensors"], f"{where}: tensors", BadPayload))
         try:
             return cls(**fields)
         except BadPayload as error:
@@ -170,8 +170,8 @@ class Step:
     @classmethod
     def from_json(cls, value: Any, where: str = "step") -> Step:
         """`where`: file and step, for errors. Raises BadPayload."""
-        fields = _object(value, where, required=("buffers",), optional=("times",))
-        listed = _list(fields["buffers"], f"{where}: buffers")
+        fields = strict_json.fields(value, where, ("buffers",), ("times",), BadPayload)
+        listed = strict_json.items(fields["buffers"], f"{where}: buffers", BadPayload)
         buffers = tuple(Buffer.from_json(buffer, f"{where}: buffer {number}") for number, buffer in enumerate(listed))
         try:
             return cls(buffers, fields.get("times", 1))
@@ -193,7 +193,7 @@ class Manifest:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise BadPayload(
-                f"{_shown(self.name)} is no name: 1 to 64 letters, digits, dots, dashes, plus signs and underscores"
+                f"{shown(self.name)} is no name: 1 to 64 letters, digits, dots, dashes, plus signs and underscores"
             )
         if not 1 <= len(self.steps) <= MOST_BUFFERS:
             raise BadPayload(f"the payload has {len(self.steps)} steps; it must have 1 to {MOST_BUFFERS}")
@@ -218,16 +218,16 @@ class Manifest:
     @classmethod
     def from_json(cls, value: Any, where: str = "payload") -> Manifest:
         """`where`: the file, for errors. Raises BadPayload."""
-        fields = _object(value, where, required=("schema", "name", "steps"), optional=("source",))
+        fields = strict_json.fields(value, where, ("schema", "name", "steps"), ("source",), BadPayload)
         if fields["schema"] != SCHEMA:
             raise BadPayload(
-                f"{where}: schema {_shown(fields['schema'])} is not {SCHEMA!r}, which is all that this version reads; "
+                f"{where}: schema {shown(fields['schema'])} is not {SCHEMA!r}, which is all that this version reads; "
                 "write one with `switchsum bench capture`"
             )
         source = fields.get("source", {})
         if not isinstance(source, dict):
-            raise BadPayload(f"{where}: source must be an object, not {_shown(source)}")
-        listed = _list(fields["steps"], f"{where}: steps")
+            raise BadPayload(f"{where}: source must be an object, not {shown(source)}")
+        listed = strict_json.items(fields["steps"], f"{where}: steps", BadPayload)
         steps = tuple(Step.from_json(step, f"{where}: step {number}") for number, step in enumerate(listed))
         try:
             return cls(fields["name"], source, steps)
@@ -238,27 +238,10 @@ class Manifest:
     def load(cls, path: Path) -> Manifest:
         """A payload's file, or SwitchML's list of layers if the name ends in .csv. Raises BadPayload."""
         where = str(path)
-        if path.exists() and not path.is_file():  # opening a pipe might wait for ever
-            raise BadPayload(f"{where} is no file with a payload")
-        try:
-            with path.open("rb") as file:
-                content = file.read(LARGEST_FILE_BYTES + 1)
-        except OSError as error:
-            raise BadPayload(f"{where} cannot be read: {error.strerror}") from error
-        if len(content) > LARGEST_FILE_BYTES:
-            raise BadPayload(f"{where} is larger than {LARGEST_FILE_BYTES} bytes; no payload is")
-        try:
-            text = content.decode()
-        except UnicodeDecodeError as error:
-            raise BadPayload(f"{where} is no text (UTF-8): byte {error.start}") from None
+        text = strict_json.read_text(path, "payload", LARGEST_FILE_BYTES, BadPayload)
         if path.suffix.lower() == ".csv":
             return from_switchml(text, where)
-        try:
-            value = json.loads(text, parse_float=_finite, parse_constant=_finite)
-        except RecursionError:
-            raise BadPayload(f"{where} is no payload: it is nested too deeply") from None
-        except ValueError as error:
-            raise BadPayload(f"{where} is not JSON: {error}") from None
+        value = strict_json.parse(text, where, "payload", BadPayload)
         return cls.from_json(value, where)
 
     def save(self, path: Path) -> None:
@@ -270,18 +253,7 @@ class Manifest:
             buffers = ",\n".join(f"   {json.dumps(buffer)}" for buffer in step["buffers"])
             steps.append(f'  {{"times": {step["times"]}, "buffers": [\n{buffers}\n  ]}}')
         text = head.removesuffix("\n}") + ',\n "steps": [\n' + ",\n".join(steps) + "\n ]\n}\n"
-        handle, temporary = tempfile.mkstemp(dir=path.resolve().parent, prefix=f".{path.name}-")
-        try:
-            with os.fdopen(handle, "w") as file:
-                file.write(text)
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(temporary, 0o666 & ~umask)  # mkstemp's own is for its owner only
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
+        strict_json.write_text(path, text)
 
 
 def shipped() -> list[str]:
@@ -427,10 +399,7 @@ def from_switchml(text: str, where: str = "layers") -> Manifest:
 
 
 def _check_count(what: str, value: Any, largest: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise BadPayload(f"{what} {_shown(value)} must be a whole number")
-    if not 1 <= value <= largest:
-        raise BadPayload(f"{what} {_shown(value)} is out of range: 1 to {largest}")
+    strict_json.whole(what, value, 1, largest, BadPayload)
 
 
 def _check_sizes(sizes: Mapping[str, int]) -> None:
@@ -452,38 +421,3 @@ def _largest_remainders(total: int, shares: Sequence[int]) -> list[int]:
     for index in rest[: total - sum(counts)]:
         counts[index] += 1
     return counts
-
-
-def _object(value: Any, where: str, required: tuple[str, ...], optional: tuple[str, ...]) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise BadPayload(f"{where} must be an object with {', '.join(required)}, not {_shown(value)}")
-    for name in required:
-        if name not in value:
-            raise BadPayload(f"{where} has no {name!r}")
-    for name in value:
-        if name not in (*required, *optional):
-            raise BadPayload(f"{where} has {_shown(name)}, which is unknown; there are {', '.join((*required, *optional))}")
-    return dict(value)
-
-
-def _list(value: Any, where: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise BadPayload(f"{where} must be a list, not {_shown(value)}")
-    return value
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is no finite number")
-    return number
-
-
-def _shown(value: Any) -> str:
-    """A wrong value for an error's text: on one line, and short whatever it is."""
-    if isinstance(value, list | tuple | dict):
-        return "an object" if isinstance(value, dict) else f"a list of {len(value)}"
-    if isinstance(value, int) and abs(value) >= 10**30:
-        return "with too many digits"
-    text = ascii(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -45,3 +45,9 @@ def time(figure: Figure) -> str:
     """A time given in microseconds, with its interval."""
     size, unit = microseconds(figure.mean)
     return interval(Figure(figure.mean / size, figure.ci95 / size, ()), unit)
+
+
+def seconds(value: float) -> str:
+    """A time given in seconds, without an interval."""
+    size, unit = microseconds(1e6 * value)
+    return f"{significant(1e6 * value / size, 3)} {unit}"

@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import html
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from switchsum.measure import findings, numerals, paper
-from switchsum.measure.pictures import Picture
+from switchsum.measure import findings, markup, numerals, paper
+from switchsum.measure.drawing import Picture
 from switchsum.measure.result_files import Found, Measured
 from switchsum.measure.results import Results
 from switchsum.measure.rows import Figure, Row
 from switchsum.measure.table import wrong_elements
 
 _BUSY_BEFORE = 0.05  # above, others had a part in the figures
-_STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; color: #1a1a1a; background: #fff }
-body { max-width: 76rem; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.6rem; margin-bottom: .2rem }
-h2 { font-size: 1.2rem; margin: 2.2rem 0 .6rem; border-bottom: 1px solid #ccc; padding-bottom: .2rem }
-h3 { font-size: 1rem; margin: 1.4rem 0 .4rem }
-table { border-collapse: collapse; font-size: 12px; font-variant-numeric: tabular-nums }
-th, td { padding: .2rem .5rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: top; white-space: nowrap }
-th { background: #f3f3f3; font-weight: 600 }
-.wide { overflow-x: auto } th.text, td.text, .note { text-align: left }
-.about td, td.note { white-space: normal }
-ul { padding-left: 1.2rem } li { margin: .25rem 0 }
-.good { color: #005a3c; font-weight: 600 } .bad { color: #a8200d; font-weight: 600 }
-code { font-size: 12px; overflow-wrap: anywhere }
-figure { margin: 1.2rem 0 2rem; break-inside: avoid }
-img { max-width: 100%; height: auto }
-figcaption { font-size: 13px; max-width: 60rem }
-@page { size: A4 landscape; margin: 12mm }
-@media print { body { margin: 0; max-width: none; font-size: 11px } table, code, figcaption { font-size: 8px }
-  th, td { padding: .1rem .25rem }
-  .wide { overflow: visible } h2, h3 { break-after: avoid } tr { break-inside: avoid } }
-"""
 
 
 def render(found: Found, measured: Sequence[Measured], pictures: Sequence[Picture], notes: Sequence[str]) -> str:
@@ -45,28 +21,23 @@ def render(found: Found, measured: Sequence[Measured], pictures: Sequence[Pictur
     title = "Communication benchmark"
     parts = [
         f"<h1>{title}</h1>",
-        f"<p>{_text(_between(found))}; {len(found.files)} file{'s' if len(found.files) > 1 else ''} of results.</p>",
+        f"<p>{markup.text(_between(found))}; {len(found.files)} file{'s' if len(found.files) > 1 else ''} of results.</p>",
         "<h2>Verdict</h2>",
-        _list(_verdicts(found)),
+        markup.bullets(_verdicts(found)),
         "<h2>The paper's findings, looked for here</h2>",
-        _list(_paper_findings(measured)),
+        markup.bullets(_paper_findings(measured)),
         "<h2>Pictures</h2>",
-        *map(_figure, pictures),
+        *map(markup.figure, pictures),
         "<h2>How to read it</h2>",
-        _list(map(_text, _LEGEND)),
+        markup.bullets(map(markup.text, _LEGEND)),
         "<h2>Machine</h2>",
         _machine(found),
         "<h2>All rows</h2>",
         *(_rows(path.name, results) for path, results in found.files.items()),
         _conservation(found),
-        *(["<h2>Notes</h2>", _list(map(_text, notes))] if notes else []),
+        *(["<h2>Notes</h2>", markup.bullets(map(markup.text, notes))] if notes else []),
     ]
-    body = "\n".join(part for part in parts if part)
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
-        f'<meta name="viewport" content="width=device-width">\n<style>{_STYLE}</style>\n</head>\n'
-        f"<body>\n{body}\n</body>\n</html>\n"
-    )
+    return markup.document(title, parts)
 
 
 _LEGEND = (
@@ -93,28 +64,28 @@ def _verdicts(found: Found) -> list[str]:
     said = []
     if wrong:
         places = "; ".join(f"{row.benchmark} {row.label} {row.payload}: {row.wrong}" for row in rows if row.wrong)
-        said.append(f"{_bad('Wrong results')}: {wrong:,} elements; {_text(places)}. Their times mean nothing.")
+        said.append(f"{markup.bad('Wrong results')}: {wrong:,} elements; {markup.text(places)}. Their times mean nothing.")
     elif checked:
-        said.append(f"{_good('All results right')}: 0 wrong elements or bytes in {len(checked)} of {len(rows)} rows.")
+        said.append(f"{markup.good('All results right')}: 0 wrong elements or bytes in {len(checked)} of {len(rows)} rows.")
     if len(checked) < len(rows):
         names = dict.fromkeys(row.label for row in rows if row.wrong is None)
         said.append(
-            f"Not to be checked: {len(rows) - len(checked)} rows of {_text(', '.join(names))}, where nothing is summed."
+            f"Not to be checked: {len(rows) - len(checked)} rows of {markup.text(', '.join(names))}, where nothing is summed."
         )
     ended = [path.name for path, results in found.files.items() if not results.complete]
     if ended:
-        said.append(f"{_bad('Ended early')}: {_text(', '.join(ended))}; only the rows that were finished are here.")
+        said.append(f"{markup.bad('Ended early')}: {markup.text(', '.join(ended))}; only the rows that were finished are here.")
     verdicts = [each for results in found.files.values() for each in results.verdicts]
     judged = [each for each in verdicts if each.get("ok") is not None]
     failed = [each for each in judged if not each["ok"]]
     if failed:
         which = dict.fromkeys(f"{each.get('label')} {each.get('payload')}" for each in failed)
         said.append(
-            f"{_bad('Conservation failed')}: {len(failed)} of {len(judged)} counts are not what the algorithm must move "
-            f"({_text(', '.join(which))})."
+            f"{markup.bad('Conservation failed')}: {len(failed)} of {len(judged)} counts are not what the algorithm must move "
+            f"({markup.text(', '.join(which))})."
         )
     elif judged:
-        said.append(f"{_good('Conservation holds')}: all {len(judged)} counts are what the algorithm must move.")
+        said.append(f"{markup.good('Conservation holds')}: all {len(judged)} counts are what the algorithm must move.")
     else:
         said.append("Conservation was not checked: no counts in these files can be compared with what must be moved.")
     limited = [row for row in rows if row.limited_by == "cpu"]
@@ -123,13 +94,13 @@ def _verdicts(found: Found) -> list[str]:
     lost = [row for row in rows if row.lost]
     if lost:
         where = ", ".join(f"{row.label} {row.payload}: {row.lost}" for row in lost)
-        said.append(f"Datagrams lost and not sent again ({_text(where)}): these times are of fewer bytes.")
+        said.append(f"Datagrams lost and not sent again ({markup.text(where)}): these times are of fewer bytes.")
     busy = {path.name: results.environment.get("busy_before") for path, results in found.files.items()}
     others = [
         f"{name} {_percent(share)}" for name, share in busy.items() if isinstance(share, int | float) and share > _BUSY_BEFORE
     ]
     if others:
-        said.append(f"{_bad('Busy machine')}: others used it before ({_text(', '.join(others))}); repeat it later.")
+        said.append(f"{markup.bad('Busy machine')}: others used it before ({markup.text(', '.join(others))}); repeat it later.")
     return said
 
 
@@ -148,7 +119,7 @@ def _conservation(found: Found) -> str:
     columns = list(dict.fromkeys(name for each in shown for name in each))
     cells = [[_cell(each.get(name)) for name in columns] for each in shown]
     told = "Payload bytes of an operation; of each row the host and direction farthest off, or all that are wrong."
-    return f"<h2>Conservation: counted against what must be moved</h2><p>{told}</p>{_table(columns, cells, 5)}"
+    return f"<h2>Conservation: counted against what must be moved</h2><p>{told}</p>{markup.table(columns, cells, 5)}"
 
 
 def _off(verdict: dict[str, Any]) -> float:
@@ -158,10 +129,10 @@ def _off(verdict: dict[str, Any]) -> float:
 
 def _cell(value: Any) -> str:
     if isinstance(value, bool):
-        return _good("yes") if value else _bad("no")
+        return markup.good("yes") if value else markup.bad("no")
     if isinstance(value, int):
         return f"{value:,}"
-    return numerals.significant(value) if isinstance(value, float) else _text("-" if value is None else str(value))
+    return numerals.significant(value) if isinstance(value, float) else markup.text("-" if value is None else str(value))
 
 
 def _paper_findings(measured: Sequence[Measured]) -> list[str]:
@@ -169,23 +140,24 @@ def _paper_findings(measured: Sequence[Measured]) -> list[str]:
     for compared in findings.skew_against_uniform(measured):
         what = "Latency rises from uniform to skew" if compared.above else "Calls a second fall from uniform to skew"
         said.append(
-            f"{what}: {_text(compared.test.label)}, {_text(compared.test.setting.told)}: ratio "
+            f"{what}: {markup.text(compared.test.label)}, {markup.text(compared.test.setting.told)}: ratio "
             f"{numerals.ratio(compared.ratio)}, {_judged(compared.verdict)}."
         )
     for rates in findings.message_time_over_rates(measured):
         base, test = ((each.series.link_rate_bps or 0) / 1e6 for each in (rates.base, rates.test))
         at = f"{test:g} Mbit/s" if test else "links without a rate"
-        differs = _bad("it differs") if rates.ratio.differs else _good("no difference shown")
+        differs = markup.bad("it differs") if rates.ratio.differs else markup.good("no difference shown")
         said.append(
-            f"Serialization costs the same on every link: {_text(rates.test.label)}, {_text(rates.test.row.payload)}: at {at} "
-            f"{numerals.ratio(rates.ratio)} times that at {base:g} Mbit/s, {differs}."
+            f"Serialization costs the same on every link: {markup.text(rates.test.label)}, "
+            f"{markup.text(rates.test.row.payload)}: at {at} {numerals.ratio(rates.ratio)} times that at {base:g} Mbit/s, "
+            f"{differs}."
         )
     for line in findings.count_lines(measured):
         agreement = f", slope × bandwidth = {numerals.ratio(line.agreement)}" if line.agreement else ""
         said.append(
-            f"Latency grows with the number of buffers as a line with the slope 1/bandwidth: {_text(line.label)}, "
-            f"{_text(line.setting.told)}: R² {line.line.r_squared:.5f}{agreement}, "
-            f"{_good(line.verdict) if line.agrees else _bad(line.verdict)}."
+            f"Latency grows with the number of buffers as a line with the slope 1/bandwidth: {markup.text(line.label)}, "
+            f"{markup.text(line.setting.told)}: R² {line.line.r_squared:.5f}{agreement}, "
+            f"{markup.good(line.verdict) if line.agrees else markup.bad(line.verdict)}."
         )
     return said or [
         "These files have neither uniform beside skew, nor one payload at several link rates, nor several counts of buffers."
@@ -193,7 +165,7 @@ def _paper_findings(measured: Sequence[Measured]) -> list[str]:
 
 
 def _judged(verdict: str) -> str:
-    return {"reproduced": _good, "the opposite": _bad}.get(verdict, _text)(verdict)
+    return {"reproduced": markup.good, "the opposite": markup.bad}.get(verdict, markup.text)(verdict)
 
 
 def _between(found: Found) -> str:
@@ -222,9 +194,9 @@ def _machine(found: Found) -> str:
         for path, results in found.files.items():
             files.setdefault(of(results), []).append(path.name)
         if len(files) == 1:
-            shown = _text(next(iter(files)))
+            shown = markup.text(next(iter(files)))
         else:
-            shown = "<br>".join(f"{_text(value)} ({_text(', '.join(names))})" for value, names in files.items())
+            shown = "<br>".join(f"{markup.text(value)} ({markup.text(', '.join(names))})" for value, names in files.items())
         if name == "command":
             shown = f"<code>{shown}</code>"
         if shown:
@@ -278,10 +250,10 @@ _EVERY: list[_Column] = [
     ("p99", lambda row: _time(row.p99)),
     ("linkbw (MB/s)", lambda row: numerals.significant(1000 * row.linkbw)),
     ("link", lambda row: "-" if row.link_share is None else f"{100 * row.link_share:.1f} %"),
-    ("wrong", lambda row: "-" if row.wrong is None else _bad(f"{row.wrong:,}") if row.wrong else _good("0")),
+    ("wrong", lambda row: "-" if row.wrong is None else markup.bad(f"{row.wrong:,}") if row.wrong else markup.good("0")),
     ("worker (s/GB)", lambda row: numerals.significant(row.worker_cpu, 3)),
     ("busy", lambda row: f"{100 * row.busy:.0f} %"),
-    ("limit", lambda row: _text(row.limited_by)),
+    ("limit", lambda row: markup.text(row.limited_by)),
 ]
 _USED: list[_Column] = [
     ("user, system (s)", lambda row: f"{row.user_s:.2f}, {row.system_s:.2f}"),
@@ -298,13 +270,19 @@ def _rows(name: str, results: Results) -> str:
     tables = []
     for columns in ([*rates, *_EVERY, *(_SUMS if sums else _CALLS)], _USED):
         cells = [
-            [_text(row.payload), _text(row.label), f"{row.size_bytes:,}", str(row.buffers), *(of(row) for _, of in columns)]
+            [
+                markup.text(row.payload),
+                markup.text(row.label),
+                f"{row.size_bytes:,}",
+                str(row.buffers),
+                *(of(row) for _, of in columns),
+            ]
             for row in results.rows
         ]
-        tables.append(_table(["payload", "transport", "bytes", "buffers", *(title for title, _ in columns)], cells, 2))
+        tables.append(markup.table(["payload", "transport", "bytes", "buffers", *(title for title, _ in columns)], cells, 2))
     told = "<p>What all processes of a row used in all runs, and what its links carried:</p>"
     title = "; ".join(results.title.split("; ")[:2])  # the rest is in the legend
-    return f"<h3>{_text(title)} ({_text(name)})</h3>{told.join(tables)}"
+    return f"<h3>{markup.text(title)} ({markup.text(name)})</h3>{told.join(tables)}"
 
 
 def _micro(time: Figure) -> Figure:
@@ -314,41 +292,3 @@ def _micro(time: Figure) -> Figure:
 def _time(seconds: float) -> str:
     size, unit = numerals.microseconds(1e6 * seconds)
     return f"{numerals.significant(1e6 * seconds / size)} {unit}"
-
-
-def _figure(picture: Picture) -> str:
-    data = base64.b64encode(picture.png).decode()
-    return (
-        f'<figure aria-label="{_text(picture.title)}">'
-        f'<img alt="{_text(picture.alt)}" width="{picture.width}" src="data:image/png;base64,{data}">'
-        f"<figcaption>{_list(map(_text, picture.says))}</figcaption></figure>"
-    )
-
-
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 0) -> str:
-    """`titles`: plain; `rows`: HTML; the first `texts` columns are names, one called "note" is a sentence."""
-    kinds = [
-        ' class="text"' if number < texts else ' class="note"' if titles[number] == "note" else ""
-        for number in range(len(titles))
-    ]
-    head = "".join(f'<th{kind} scope="col">{_text(title)}</th>' for kind, title in zip(kinds, titles, strict=True))
-    body = "".join(
-        f"<tr>{''.join(f'<td{kind}>{cell}</td>' for kind, cell in zip(kinds, row, strict=True))}</tr>" for row in rows
-    )
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _list(items: Iterable[str]) -> str:
-    return f"<ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>"
-
-
-def _text(text: str) -> str:
-    return html.escape(text)
-
-
-def _good(text: str) -> str:
-    return f'<span class="good">{html.escape(text)}</span>'
-
-
-def _bad(text: str) -> str:
-    return f'<span class="bad">{html.escape(text)}</span>'

@@ -7,28 +7,22 @@ faster than an emulated rack's, and on one axis one of the two would be flat. So
 
 from __future__ import annotations
 
-import io
 import math
-import os
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from switchsum.measure import findings, formulas, numerals, paper
+from switchsum.measure import drawing, findings, formulas, numerals, paper
+from switchsum.measure.drawing import Picture
 from switchsum.measure.findings import CountLine
 from switchsum.measure.intervals import ratio
 from switchsum.measure.result_files import Measured, Setting
 from switchsum.measure.rows import Figure
 from switchsum.measure.timelines import Timeline
 
-os.environ.setdefault("MPLBACKEND", "Agg")
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_DPI = 130
 _COLOURS = {
     "tcp": "#0072B2",
     "grpc": "#E69F00",
@@ -48,22 +42,6 @@ _MESSAGE_HATCH = "xxxx"
 _MOST_PANELS = 3
 _PAPER_TITLE = "the paper: other machines,\nnot comparable in height"
 _64_KB = range(60_000, 70_000)  # 64 KB and 64 KiB
-
-
-@dataclass(frozen=True)
-class Picture:
-    """`name`: of its file, without ".png". `says`: sentences below it. `width`: in CSS pixels."""
-
-    name: str
-    title: str
-    alt: str
-    says: list[str]
-    png: bytes
-
-    @property
-    def width(self) -> int:
-        pixels = int.from_bytes(self.png[16:20], "big")  # of the chunk IHDR, which comes first
-        return round(96 / _DPI * pixels)
 
 
 def all_pictures(measured: Sequence[Measured], timelines: Mapping[str, Timeline]) -> list[Picture]:
@@ -106,7 +84,7 @@ def by_payload(setting: Setting, measured: Sequence[Measured]) -> Picture:
     payloads, labels = _names(each.row.payload for each in measured), _names(each.label for each in measured)
     published = {name: values for name, values in paper.BY_SCHEME[benchmark].items() if name in payloads}
     width = max(5.0, 1.5 + 0.42 * len(payloads) * (len(labels) + 1))
-    canvas, panels = _canvas([width, *([3.6] if published else [])], 4.4)
+    canvas, panels = drawing.canvas([width, *([3.6] if published else [])], 4.4)
     axes = panels[0]
     _bars(axes, payloads, labels, measured, lambda each: _scaled(each.row.headline, scale))
     what = {"p2p-latency": "latency, one way", "p2p-bandwidth": "bandwidth", "ps-throughput": "calls of all workers"}[benchmark]
@@ -138,7 +116,7 @@ def by_payload(setting: Setting, measured: Sequence[Measured]) -> Picture:
             of_link = f", {100 * best.row.headline.mean / link:.1f} % of the link's nominal rate" if link else ""
             says.append(f"{label}: at most {numerals.interval(best.row.headline, 'MB/s')} ({best.row.payload}){of_link}.")
     alt = f"Grouped bars: {what} of {_and(labels)} for {_and(payloads)}."
-    return _picture(benchmark, f"{benchmark} by payload: {setting.told}", alt, says, canvas)
+    return drawing.picture(benchmark, f"{benchmark} by payload: {setting.told}", alt, says, canvas)
 
 
 def over_size(setting: Setting, measured: Sequence[Measured]) -> Picture:
@@ -153,7 +131,7 @@ def over_size(setting: Setting, measured: Sequence[Measured]) -> Picture:
         else {"bandwidth": lambda each: each.row.headline}
     )
     labels = _names(each.label for each in measured)
-    canvas, panels = _canvas([3.6] * 3 if sums else [7.0], 4.4, share_y=True)
+    canvas, panels = drawing.canvas([3.6] * 3 if sums else [7.0], 4.4, share_y=True)
     link, top = None, 0.0
     for axes, (name, of) in zip(panels, quantities.items(), strict=True):
         for label in labels:
@@ -193,7 +171,7 @@ def over_size(setting: Setting, measured: Sequence[Measured]) -> Picture:
         of_link = f", {100 * figure.mean / link:.1f} % of the link's rate" if link else ""
         says.append(f"{label}, {largest.row.payload}: {name} {numerals.interval(figure, 'MB/s')}{of_link}.")
     alt = f"Lines of {_and(quantities)} over size for {_and(labels)}."
-    return _picture(
+    return drawing.picture(
         f"{setting.benchmark}-over-size", f"{setting.benchmark}, bandwidth over size: {setting.told}", alt, says, canvas
     )
 
@@ -202,7 +180,7 @@ def over_buffers(lines: Sequence[CountLine]) -> Picture:
     """Latency over the number of buffers of one size, with the fitted lines."""
     setting, buffer_bytes = lines[0].setting, lines[0].buffer_bytes
     unit, scale = _unit([each for line in lines for each in line.measured])
-    canvas, panels = _canvas([6.4, 3.6], 4.4)
+    canvas, panels = drawing.canvas([6.4, 3.6], 4.4)
     axes = panels[0]
     says = ["Points are means over runs with their 95 % intervals; the straight lines are fitted by least squares."]
     for line in lines:
@@ -235,7 +213,7 @@ def over_buffers(lines: Sequence[CountLine]) -> Picture:
     beside.set_xlim(left=0)
     beside.legend(fontsize=7, loc="upper left")
     alt = f"Latency of {_and(line.label for line in lines)} over the number of buffers, with fitted straight lines."
-    return _picture("latency-over-buffers", f"p2p-latency over the number of buffers: {setting.told}", alt, says, canvas)
+    return drawing.picture("latency-over-buffers", f"p2p-latency over the number of buffers: {setting.told}", alt, says, canvas)
 
 
 def _line_says(line: CountLine) -> str:
@@ -259,7 +237,7 @@ def serialized(setting: Setting, measured: Sequence[Measured]) -> Picture:
     published = any(sizes[name] in _64_KB for name in payloads)
     labels = _names(each.label for each in measured)
     wide = max(2.6, 0.8 + 0.55 * len(labels))
-    canvas, panels = _canvas([*[wide] * len(payloads), *([3.0] if published else [])], 4.6)
+    canvas, panels = drawing.canvas([*[wide] * len(payloads), *([3.0] if published else [])], 4.6)
     says = [
         "Below: communication. Crossed, on top: making one message of the buffers and buffers of a message, on both sides "
         "together. Error bars: 95 % intervals of the whole."
@@ -294,13 +272,13 @@ def serialized(setting: Setting, measured: Sequence[Measured]) -> Picture:
         _paper_axes(beside, "latency of 64 KB, serialized (µs)")
         says.append("Hollow: the paper's 64 KB, communication and serialization, on an axis of its own.")
     alt = f"Stacked bars: communication and making of messages for {_and(labels)}, payloads {_and(payloads)}."
-    return _picture("serialized", f"Serialized against unserialized: {setting.told}", alt, says, canvas)
+    return drawing.picture("serialized", f"Serialized against unserialized: {setting.told}", alt, says, canvas)
 
 
 def sums(setting: Setting, measured: Sequence[Measured]) -> Picture:
     """algbw of sums by payload and transport: parameter server, ring and switch on the same payloads."""
     payloads, labels = _names(each.row.payload for each in measured), _names(each.label for each in measured)
-    canvas, panels = _canvas([max(6.0, 1.5 + 0.42 * len(payloads) * (len(labels) + 1))], 4.4)
+    canvas, panels = drawing.canvas([max(6.0, 1.5 + 0.42 * len(payloads) * (len(labels) + 1))], 4.4)
     _bars(panels[0], payloads, labels, measured, lambda each: _scaled(findings.algbw(each), 1000))
     panels[0].set_ylabel("algbw: payload / time (MB/s)")
     _link_rate(setting, panels[0])
@@ -317,7 +295,7 @@ def sums(setting: Setting, measured: Sequence[Measured]) -> Picture:
     if "limit" in labels:
         says.append("limit only sends the same datagrams around and sums nothing: what this path can carry at best.")
     alt = f"Grouped bars: algbw of sums over {_and(labels)} for {_and(payloads)}."
-    return _picture("allreduce", f"Sums by parameter server, ring and switch: {setting.told}", alt, says, canvas)
+    return drawing.picture("allreduce", f"Sums by parameter server, ring and switch: {setting.told}", alt, says, canvas)
 
 
 def processor_cost(measured: Sequence[Measured]) -> Picture:
@@ -331,7 +309,7 @@ def processor_cost(measured: Sequence[Measured]) -> Picture:
             largest = max(members, key=lambda each: (met[each.row.payload], each.row.size_bytes)).row.payload
             groups.append((setting, largest, [each for each in members if each.row.payload == largest]))
     columns = min(2, len(groups))
-    canvas, panels = _canvas(
+    canvas, panels = drawing.canvas(
         [4.6] * columns, 2.9 * math.ceil(len(groups) / columns) + 0.3, rows=math.ceil(len(groups) / columns)
     )
     for axes in panels[len(groups) :]:
@@ -368,12 +346,12 @@ def processor_cost(measured: Sequence[Measured]) -> Picture:
     keys = [Patch(facecolor="#BBBBBB", hatch=hatch, edgecolor="white", label=name) for name, hatch in hatches.items()]
     canvas.legend(handles=keys, loc="outside lower center", ncols=3, fontsize=8)
     alt = "Bars: CPU seconds per GB by transport, for each benchmark."
-    return _picture("cpu-cost", "What a GB costs the processor", alt, says, canvas)
+    return drawing.picture("cpu-cost", "What a GB costs the processor", alt, says, canvas)
 
 
 def resources(name: str, timeline: Timeline) -> Picture:
     """CPU, memory and interface of every process over time; shaded by the transport whose run was under way."""
-    canvas, panels = _canvas([9.0], 6.6, rows=3, share_x=True)
+    canvas, panels = drawing.canvas([9.0], 6.6, rows=3, share_x=True)
     processor, memory, interface = panels
     for span in timeline.spans:
         colour = _COLOURS.get(span.transport.split(" ")[0], "#BBBBBB")
@@ -425,24 +403,7 @@ def resources(name: str, timeline: Timeline) -> Picture:
     if errors:
         says.append(f"Clocks of other machines may be wrong by {1e3 * max(errors):.1f} ms.")
     alt = f"Time series of CPU, memory and sent bytes of {_and(numbers)} during {name}."
-    return _picture(f"resources-{name}", f"Resources over time: {name}", alt, says, canvas)
-
-
-def _canvas(
-    widths: Sequence[float], height: float, rows: int = 1, share_x: bool = False, share_y: bool = False
-) -> tuple[Any, list[Axes]]:
-    from matplotlib.figure import Figure as Canvas
-
-    canvas = Canvas(figsize=(sum(widths), height), dpi=_DPI, layout="constrained")
-    panels = canvas.subplots(rows, len(widths), squeeze=False, width_ratios=list(widths), sharex=share_x, sharey=share_y)
-    return canvas, list(panels.flat)
-
-
-def _picture(name: str, title: str, alt: str, says: list[str], canvas: Any) -> Picture:
-    canvas.suptitle(textwrap.fill(title, int(11 * canvas.get_figwidth())), fontsize=10)
-    drawn = io.BytesIO()
-    canvas.savefig(drawn, format="png", metadata={"Software": None})
-    return Picture(name, title, alt, says, drawn.getvalue())
+    return drawing.picture(f"resources-{name}", f"Resources over time: {name}", alt, says, canvas)
 
 
 def _look(each: Measured) -> tuple[str, str, str]:

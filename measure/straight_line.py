@@ -21,12 +21,15 @@ class Line:
     r_squared: float
 
     @classmethod
-    def through(cls, x: Sequence[float], y: Sequence[float]) -> Line:
-        """Of at least two different x."""
-        slope, intercept = statistics.linear_regression(x, y)
-        missed = sum((b - intercept - slope * a) ** 2 for a, b in zip(x, y, strict=True))
-        mean_x, mean_y = statistics.fmean(x), statistics.fmean(y)
-        spread_x, spread_y = sum((a - mean_x) ** 2 for a in x), sum((b - mean_y) ** 2 for b in y)
+    def through(cls, x: Sequence[float], y: Sequence[float], weights: Sequence[float] | None = None) -> Line:
+        """Of at least two different x. `weights`: of each point's squared distance; without, all count alike."""
+        weights = weights or [1.0] * len(x)
+        mean_x, mean_y = (statistics.fmean(values, weights) for values in (x, y))
+        points = list(zip(x, y, weights, strict=True))
+        spread_x, spread_y = sum(w * (a - mean_x) ** 2 for a, _, w in points), sum(w * (b - mean_y) ** 2 for _, b, w in points)
+        slope = sum(w * (a - mean_x) * (b - mean_y) for a, b, w in points) / spread_x
+        intercept = mean_y - slope * mean_x
+        missed = sum(w * (b - intercept - slope * a) ** 2 for a, b, w in points)
         degrees = len(x) - 2
         half = student_t(degrees) * math.sqrt(missed / degrees / spread_x) if degrees else math.nan
         return cls(slope, intercept, half, 1 - missed / spread_y if spread_y else 1.0)

@@ -14,11 +14,13 @@ from switchsum import (
     __version__,
     bench_command,
     doctor_command,
+    fleet_command,
     jobs_command,
     log_format,
     metrics_endpoint,
     rack_command,
     top_command,
+    whatif_command,
 )
 from switchsum.demo.options import BadOption, DemoOptions
 from switchsum.failures import CommandFailed, require
@@ -47,6 +49,8 @@ app.add_typer(bench_command.app, name="bench")
 app.command()(doctor_command.doctor)
 app.add_typer(jobs_command.app, name="jobs")
 app.command()(top_command.top)
+app.command()(whatif_command.whatif)
+app.command()(fleet_command.fleet)
 
 
 Metrics = Annotated[

@@ -1,0 +1,262 @@
+"""What links and transports really give, from files of `switchsum bench allreduce`; never from the training that is predicted.
+
+A sum of S bytes takes t = rounds * alpha + bytes / (efficiency * rate), with the rounds and bytes of the transport's
+architecture (costs) and the link's nominal rate. So t / rounds over bytes / rate / rounds is a straight line: its height is
+alpha, its slope 1 / efficiency. It is fitted by least squares of the relative distance, run by run; intervals are over runs.
+Bytes that a token bucket lets pass after a pause are taken off first, and taken into account again where it is predicted.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from switchsum.measure import costs, formulas, result_files
+from switchsum.measure.costs import Cluster, Processor
+from switchsum.measure.media import Medium
+from switchsum.measure.result_files import Found
+from switchsum.measure.results import Results
+from switchsum.measure.rows import Figure, Row
+from switchsum.measure.samples import Series
+from switchsum.measure.straight_line import Line
+
+SCHEMA = "switchsum-calibration/1"
+# By architecture, those that can stand for it, the first that was measured.
+TRANSPORTS = {
+    "ps": ("tcp", "grpc"),
+    "ring": ("nccl", "gloo"),
+    "hierarchical": ("nccl", "gloo"),
+    "switch": ("switchsum",),
+    "switch16": ("switchsum16",),
+    "switch8": ("switchsum8",),
+}
+_OF_TRANSPORT = {name: architecture for architecture, names in reversed(TRANSPORTS.items()) for name in names}
+
+
+class BadCalibration(ValueError):
+    """Measurements that nothing can be learnt from; the text says why and what to measure."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One transport's. `efficiency`: None where no row had a link with a rate; `missed`: rms distance of the rows' times from
+    the fit, of 1; `processor`: the least that a byte cost; `cpu_limited`: no row was without that limit; `rows`: that it is
+    made of."""
+
+    transport: str
+    latency_s: Figure
+    efficiency: Figure | None
+    missed: float
+    processor: Processor
+    cpu_limited: bool
+    rows: int
+
+    def as_json(self) -> dict[str, Any]:
+        def figure(of: Figure | None) -> dict[str, Any] | None:
+            if of is None:
+                return None
+            return {"mean": of.mean, "ci95": of.ci95 if math.isfinite(of.ci95) else None, "runs": list(of.runs)}
+
+        return {
+            "transport": self.transport,
+            "latency_s": figure(self.latency_s),
+            "efficiency": figure(self.efficiency),
+            "missed": self.missed,
+            "processor": vars(self.processor),
+            "cpu_limited": self.cpu_limited,
+            "rows": self.rows,
+        }
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """By transport. `rates_bps`, `sources`: of the links and files it comes from; `burst_bytes`: of the links' token buckets,
+    0 without; `notes`: what was left out, and why."""
+
+    fits: Mapping[str, Fit]
+    rates_bps: tuple[float, ...]
+    burst_bytes: float
+    sources: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def knows(self, architecture: str) -> bool:
+        return any(name in self.fits for name in TRANSPORTS[architecture])
+
+    def fit(self, architecture: str) -> Fit:
+        """Of the transport that stands for it. Raises BadCalibration."""
+        names = TRANSPORTS[architecture]
+        for name in names:
+            if name in self.fits:
+                return self.fits[name]
+        what = " --transport ".join(names[-1:])
+        raise BadCalibration(
+            f"{architecture} is not calibrated: {', '.join(self.sources)} has no rows of {' or '.join(names)} to learn from; "
+            f"measure with `switchsum bench allreduce --transport {what} --json FILE`, or leave {architecture} out"
+        )
+
+    def medium(
+        self,
+        architecture: str,
+        bytes_per_s: float,
+        run: int | None = None,
+        efficiency: float | None = None,
+        burst_bytes: float = 0.0,
+    ) -> Medium:
+        """The link between hosts as that architecture finds it, as fitted to all runs or to one. `efficiency`: instead of the
+        fitted one. `burst_bytes`: of the link that is meant, which need not be the one that was measured. Raises
+        BadCalibration."""
+        fit = self.fit(architecture)
+        latency = fit.latency_s
+        if efficiency is None:
+            if fit.efficiency is None:
+                raise BadCalibration(
+                    f"{fit.transport} was measured over links without a rate, so its efficiency is not known; measure in a "
+                    "rack (`switchsum bench allreduce --rack FILE`), or say it with --efficiency"
+                )
+            efficiency = fit.efficiency.mean if run is None else fit.efficiency.runs[run]
+        latency_s = latency.mean if run is None else latency.runs[run]
+        return Medium("ethernet", latency_s, bytes_per_s, efficiency, burst_bytes)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "fits": [fit.as_json() for fit in self.fits.values()],
+            "rates_bps": list(self.rates_bps),
+            "burst_bytes": self.burst_bytes,
+            "sources": list(self.sources),
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def load(cls, path: Path) -> Calibration:
+        """From a file of results, or all in a folder. Raises BadCalibration, BadResults."""
+        return cls.of(result_files.find(path))
+
+    @classmethod
+    def of(cls, found: Found) -> Calibration:
+        """Raises BadCalibration."""
+        by_transport: dict[str, list[_Point]] = {}
+        notes = list(found.ignored)
+        rates: dict[float, None] = {}
+        burst = 0.0
+        for path, results in found.files.items():
+            if results.benchmark != "allreduce":
+                notes.append(f"{path.name} is of {results.benchmark}: only sums (allreduce) calibrate")
+                continue
+            here = _burst_bytes(results)
+            for row, series in zip(results.rows, results.series, strict=True):
+                name = f"{path.name}: {row.label} {row.payload}"
+                if row.wrong or row.lost:
+                    notes.append(f"{name}: left out, since it was wrong or lost datagrams")
+                elif row.mode == "serialized":
+                    notes.append(f"{name}: left out: messages that are copied once more are nobody's first choice")
+                elif row.transport in _OF_TRANSPORT and row.workers > 1:
+                    by_transport.setdefault(row.transport, []).append(_Point.of(row, series, here, results))
+                    if series.link_rate_bps:
+                        rates[series.link_rate_bps] = None
+                        burst = max(burst, here)
+        fits = {}
+        for transport, points in by_transport.items():
+            try:
+                fits[transport] = _fit(transport, points)
+            except BadCalibration as error:
+                notes.append(str(error))
+        sources = tuple(path.name for path in found.files)
+        if not fits:
+            why = "; ".join(notes) or "no row is a sum by a transport that stands for an architecture"
+            raise BadCalibration(f"{', '.join(sources)}: nothing to calibrate with: {why}")
+        return cls(fits, tuple(rates), burst, sources, tuple(notes))
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A row. `linked_s`: its bytes at the link's nominal rate, None without one."""
+
+    rounds: int
+    size_bytes: int
+    linked_s: float | None
+    seconds: tuple[float, ...]
+    cpu_limited: bool
+    worker_cpu: float
+    elsewhere_cpu: float
+    cores: int | None
+
+    @classmethod
+    def of(cls, row: Row, series: Series, burst_bytes: float, results: Results) -> _Point:
+        cluster = Cluster(row.workers, row.servers, dedicated=row.servers > 0 and not row.colocated)
+        architecture = _OF_TRANSPORT[row.transport]
+        linked_s = None
+        if series.link_rate_bps:
+            size = row.size_bytes * costs.link_bytes(architecture, cluster, row.dtype)
+            linked_s = max(0.0, size - burst_bytes) * 8 / series.link_rate_bps
+        moved = row.size_bytes * row.operations
+        elsewhere = (row.user_s + row.system_s) / moved - row.workers * row.worker_cpu / formulas.GIGA
+        elsewhere += (row.switch_cpu or 0.0) / formulas.GIGA
+        cores = results.environment.get("cores")
+        shared = isinstance(cores, int) and cores > 0 and "torchrun" not in results.title
+        return cls(
+            costs.rounds(architecture, cluster),
+            row.size_bytes,
+            linked_s,
+            row.time.runs,
+            row.limited_by == "cpu",
+            row.worker_cpu / formulas.GIGA,
+            max(0.0, elsewhere) / row.workers,
+            cores if shared else None,
+        )
+
+
+def _fit(transport: str, points: Sequence[_Point]) -> Fit:
+    """Raises BadCalibration."""
+    linked = [point for point in points if point.linked_s is not None]
+    free = [point for point in linked if not point.cpu_limited]
+    # Where the processor held all rows back, they say what this machine gives, which is all there is to know.
+    chosen = free if len({point.size_bytes for point in free}) > 1 else linked
+    over = [point.linked_s or 0.0 for point in chosen]
+    if not chosen:
+        chosen = list(points)
+        over = [float(point.size_bytes) for point in chosen]
+    per_round = [value / point.rounds for value, point in zip(over, chosen, strict=True)]
+    if len(set(per_round)) < 2:
+        raise BadCalibration(
+            f"{transport}: rows of one size do not tell latency from rate; measure two at least, such as --size 64K --size 16M"
+        )
+    lines = []
+    for run in range(min(len(point.seconds) for point in chosen)):
+        times = [point.seconds[run] / point.rounds for point in chosen]
+        line = Line.through(per_round, times, [1 / time**2 for time in times])
+        if line.intercept < 0:  # the latency is below what these sizes can show
+            weights = [(x / time) ** 2 for x, time in zip(per_round, times, strict=True)]
+            slope = statistics.fmean([time / max(x, 1e-30) for x, time in zip(per_round, times, strict=True)], weights)
+            line = replace(line, slope=slope, intercept=0.0)
+        lines.append(line)
+    slopes = [line.slope for line in lines]
+    if min(slopes) <= 0:
+        raise BadCalibration(f"{transport}: times do not grow with size, so they tell no rate; measure larger sizes")
+    latency, slope = statistics.fmean(line.intercept for line in lines), statistics.fmean(slopes)
+    misses = [
+        statistics.fmean(point.seconds) / point.rounds / (latency + slope * x) - 1
+        for x, point in zip(per_round, chosen, strict=True)
+    ]
+    largest = [point for point in points if 4 * point.size_bytes >= max(each.size_bytes for each in points)]
+    cheapest = min(largest, key=lambda point: point.worker_cpu + point.elsewhere_cpu)
+    return Fit(
+        transport,
+        Figure.of([line.intercept for line in lines]),
+        Figure.of([1 / each for each in slopes]) if linked else None,
+        math.sqrt(statistics.fmean([miss**2 for miss in misses])),
+        Processor(cheapest.worker_cpu, cheapest.elsewhere_cpu, cheapest.cores),
+        bool(linked) and all(point.cpu_limited for point in chosen),
+        len(chosen),
+    )
+
+
+def _burst_bytes(results: Results) -> float:
+    """The smallest of the workers' links; 0 where none is shaped."""
+    links = [each.get("link") for each in results.links if isinstance(each, dict)]
+    bursts = [link.get("burst_bytes") for link in links if isinstance(link, dict)]
+    return float(min((each for each in bursts if isinstance(each, int | float) and each >= 0), default=0.0))

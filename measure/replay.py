@@ -1,0 +1,32 @@
+"""A step's sums, one after the other, beside its backward pass: what a schedule of buckets hides, and what it leaves.
+
+As DistributedDataParallel does it, bucket by bucket in their order: a sum starts when its bucket is ready and the sum before it
+has ended; the step goes on when the last one has. Sums neither slow down computing nor each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from switchsum.measure.costs import Cost
+
+Part = tuple[float, float]  # a bucket: bytes, and seconds since backward's begin at which it is ready
+
+
+def ends(buckets: Sequence[Part], cost: Cost) -> list[float]:
+    """When each bucket's sum has ended, in seconds since backward's begin. The link had a pause before the first."""
+    now, credit_s = 0.0, cost.credit_s
+    found = []
+    for size_bytes, ready_s in buckets:
+        if ready_s > now:
+            credit_s = cost.refilled(credit_s, ready_s - now)
+            now = ready_s
+        seconds, credit_s = cost.transfer(size_bytes, credit_s)
+        now += seconds
+        found.append(now)
+    return found
+
+
+def back_to_back(buckets: Sequence[Part], cost: Cost) -> float:
+    """Seconds that the sums take if all buckets are ready at once."""
+    return ends([(size_bytes, 0.0) for size_bytes, _ in buckets], cost)[-1] if buckets else 0.0

@@ -1,0 +1,191 @@
+"""The study of one job: every architecture, setting and number of workers, beside what it does now."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from switchsum.measure import costs, media, prediction, verdicts
+from switchsum.measure.calibration import BadCalibration
+from switchsum.measure.costs import Cluster
+from switchsum.measure.features import Features
+from switchsum.measure.prediction import CannotPredict, Ground, Prediction
+from switchsum.measure.verdicts import Verdict
+
+SCHEMA = "switchsum-whatif/1"
+MOST_PREDICTIONS = 10_000
+_MOST_SUMS = 2_000_000  # of all predictions together: seconds
+FAR_OFF = 0.10  # of a measured step: beyond, the model misses something that matters
+
+
+@dataclass(frozen=True)
+class Study:
+    """`now`: the job as it was measured, predicted; None where its link or its architecture's calibration is not known.
+    `against`: what each setting's and number's predictions are judged beside, by its place in `predictions`."""
+
+    features: Features
+    ground: Ground
+    now: Prediction | None
+    predictions: tuple[Prediction, ...]
+    verdicts: tuple[Verdict, ...]
+    assumptions: tuple[str, ...]
+
+    @property
+    def base(self) -> Prediction:
+        """What speed-ups are relative to: the job as it is now, or else the first prediction."""
+        return self.now or self.predictions[0]
+
+    @property
+    def off(self) -> float | None:
+        """How far the model is from the measured step, of 1; None where the two are not of the same."""
+        return None if self.now is None else self.now.step.value / self.features.mean_step_s - 1
+
+    def as_json(self) -> dict[str, Any]:
+        calibration = self.ground.calibration
+        return {
+            "schema": SCHEMA,
+            "features": self.features.as_json(),
+            "calibration": calibration and calibration.as_json(),
+            "efficiency": self.ground.efficiency,
+            "slots": self.ground.slots,
+            "rtt_s": self.ground.rtt_s,
+            "now": self.now and self.now.as_json(),
+            "measured_step_s": self.features.mean_step_s,
+            "predictions": [
+                {**each.as_json(), "speedup": prediction.speedup(self.base, each).as_json()} for each in self.predictions
+            ],
+            "verdicts": [each.as_json() for each in self.verdicts],
+            "assumptions": list(self.assumptions),
+        }
+
+
+def study(
+    features: Features,
+    architectures: Sequence[str],
+    clusters: Sequence[Cluster],
+    settings: Sequence[dict[str, float]],
+    ground: Ground,
+) -> Study:
+    """Raises CannotPredict, BadCluster, BadCalibration, BadSetting."""
+    most = min(MOST_PREDICTIONS, _MOST_SUMS // max(1, len(features.buckets)))
+    if len(architectures) * len(clusters) * len(settings) > most:
+        raise CannotPredict(
+            f"that makes more than {most} predictions, with {len(features.buckets)} buckets each; give fewer rates, workers or "
+            "architectures"
+        )
+    found = [
+        prediction.predict(features, architecture, cluster, rates, ground)
+        for rates in settings
+        for cluster in clusters
+        for architecture in architectures
+    ]
+    judged = []
+    usual = prediction.architecture_of(features)
+    for start in range(0, len(found), len(architectures)):
+        beside = found[start : start + len(architectures)]
+        against = _against(features, usual, beside, ground)
+        judged += [
+            verdicts.judge(features, against, each, ground) for each in beside if each.architecture != against.architecture
+        ]
+    now = _now(features, clusters[0], settings[0], ground)
+    return Study(features, ground, now, tuple(found), tuple(judged), tuple(_assumptions(features, found, ground)))
+
+
+def _against(features: Features, usual: str, beside: Sequence[Prediction], ground: Ground) -> Prediction:
+    """What the job's own architecture would do in the same setting, or else the first of those that were asked for."""
+    for each in beside:
+        if each.architecture == usual:
+            return each
+    try:
+        return prediction.predict(features, usual, beside[0].cluster, beside[0].rates, ground)
+    except BadCalibration:
+        return beside[0]
+
+
+def _now(features: Features, cluster: Cluster, rates: dict[str, float], ground: Ground) -> Prediction | None:
+    """Computing on the first setting's gpu, so that only links and workers differ."""
+    if features.link_bps is None:
+        return None
+    per_host = cluster.per_host if features.workers % cluster.per_host == 0 else 1
+    here = Cluster(features.workers, min(cluster.servers, features.workers // per_host), cluster.dedicated, per_host)
+    if cluster.dedicated:
+        here = replace(here, servers=cluster.servers)
+    try:
+        return prediction.predict(
+            features, prediction.architecture_of(features), here, {**rates, "ethernet": features.link_bps / 8}, ground
+        )
+    except BadCalibration:
+        return None
+
+
+def _assumptions(features: Features, found: Sequence[Prediction], ground: Ground) -> list[str]:
+    told = [
+        "T = T_input + T_compute + T_weights and a measured rest; input, computing and rest depend neither on links nor on the "
+        "number of workers (each keeps its batch).",
+    ]
+    if features.synthetic:
+        told.append(f"{features.name} is synthetic: made up, not measured.")
+    if "gpu" in found[0].rates:
+        told.append("Computing and input follow from the features' amounts and the set rates, not from the measured steps.")
+    else:
+        told.append(f"Computing and input are the means of {len(features.step_s)} measured steps.")
+    if features.buckets:
+        told.append(
+            "Replay: a bucket's sum starts when the bucket is ready and the sum before has ended, in "
+            "DistributedDataParallel's order; sums do not slow down computing."
+        )
+    else:
+        told.append("The buckets are not known, so the prediction is the sum without overlap; the ideal is the other bound.")
+    if prediction.summed_bytes(features) != features.gradient_bytes:
+        told.append("One worker has sent no gradients: with others it would sum its dense parameters' bytes.")
+    if features.architecture == "pearl":
+        told.append("Partitioned embeddings are not modelled: only gradient_bytes are, as one dense sum.")
+    names = {each.architecture for each in found}
+    told += _about_links(ground, names)
+    clusters = {each.cluster for each in found}
+    if "ps" in names:
+        where = "dedicated hosts" if found[0].cluster.dedicated else "the workers' hosts"
+        count = found[0].cluster.servers or "as many as hosts"
+        told.append(f"Parameter servers: {count}, on {where}; gradients in equal shares, both directions of links at once.")
+    if "hierarchical" in names and all(each.per_host == 1 and each.racks == 1 for each in clusters):
+        told.append("hierarchical is the ring here: one worker a host, one rack (--per-host, --racks).")
+    if names & set(costs.LANES):
+        rtt = f"{1e6 * ground.rtt_s:g} µs" if ground.rtt_s is not None else "the calibrated latency, an upper bound (--rtt)"
+        if ground.rtt_s is None and ground.calibration is None:
+            rtt = "not known, so slots are no limit (--rtt)"
+        told.append(f"Switch: {ground.slots} slots of {prediction.PAYLOAD_BYTES} bytes; round trip: {rtt}.")
+        if any(costs.levels(each) > 1 for each in clusters):
+            told.append(
+                f"More than {costs.MOST_PER_SWITCH} hosts, or several racks, need a tree of switches, each adding up to "
+                f"{costs.MOST_PER_SWITCH} streams: on paper only, this release's program has one level."
+            )
+    if any(each.per_host > 1 for each in clusters):
+        told.append("Workers of a host sum among themselves first, except in the flat ring, which is laid host by host.")
+    if any(each.racks > 1 for each in clusters):
+        told.append("Rings are laid rack by rack, servers are spread evenly over racks, hosts fill racks evenly.")
+    return told
+
+
+def _about_links(ground: Ground, architectures: Collection[str]) -> list[str]:
+    if ground.calibration is None:
+        return [
+            f"Every nominal rate times {ground.efficiency:g}, without latency, and no processor's limit: nothing of it was "
+            "measured, and intervals hold the steps' spread alone."
+        ]
+    calibration = ground.calibration
+    rates = ", ".join(media.told("ethernet", rate / 8) for rate in calibration.rates_bps) or "links without a rate"
+    told = [
+        f"Links: latency, efficiency and CPU cost by transport from {', '.join(calibration.sources)} ({rates}); they are taken "
+        "to hold at other rates and numbers of workers.",
+        "Each worker has a host of its own, of which one core sums.",
+    ]
+    used = {fit.transport: fit for name in sorted(architectures) for fit in [calibration.fit(name)]}
+    told += [
+        f"{fit.transport}: the processor held every calibrating row back, so its efficiency is the machine's, not the link's."
+        for fit in used.values()
+        if fit.cpu_limited
+    ]
+    if ground.efficiency is not None:
+        told.append(f"Efficiency {ground.efficiency:g} was given, and stands in for the calibrated one.")
+    return [*told, *(f"Calibration: {note}." for note in calibration.notes)]

@@ -1,0 +1,181 @@
+"""Calibration: what was put into made-up results is found again, and what cannot be learnt from is said."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from switchsum.measure import costs
+from switchsum.measure.calibration import BadCalibration, Calibration
+from switchsum.measure.costs import Cluster
+from switchsum.measure.result_files import Found
+from switchsum.measure.results import Results
+from switchsum.measure.samples import Series, Usage
+from tests.measure.made_results import results, series
+
+RATE_BPS = 100_000_000
+SIZES = (65_536, 1_048_576, 16_777_216)
+ARCHITECTURES = {"gloo": "ring", "tcp": "ps", "switchsum": "switch"}
+
+
+def sums(
+    transport: str,
+    latency_s: float,
+    efficiency: float,
+    spread: float,
+    cpu_s_per_gb: float,
+    rate_bps: int | None,
+) -> list[Series]:
+    """Of four workers, with exactly that latency and efficiency in the middle run."""
+    servers = 4 if transport == "tcp" else 0
+    cluster = Cluster(4, servers)
+    rounds, factor = costs.rounds(ARCHITECTURES[transport], cluster), costs.link_bytes(ARCHITECTURES[transport], cluster)
+    made = []
+    for size in SIZES:
+        seconds = rounds * latency_s + size * factor / efficiency * 8 / (rate_bps or RATE_BPS)
+        factors = [1 + spread * step for step in (-1, -0.5, 0, 0.5, 1)]
+        one = series(
+            "allreduce", transport, f"{size} B", size, seconds, spread=factors, workers=4, servers=servers,
+            hosts=[0, 1, 2, 3] * (2 if servers else 1), link_rate_bps=rate_bps, link_source="tbf",
+        )  # fmt: skip
+        for run in one.runs:
+            run.usage = [Usage(2 * size * cpu_s_per_gb / 1e9, 0.0, 1, 1, 1)] * (4 + servers)
+        made.append(one)
+    return made
+
+
+def calibration(
+    latency_s: float = 0.0, efficiency: float = 0.7, spread: float = 1e-6, cpu_s_per_gb: float = 1e-6, burst_bytes: int = 0
+) -> Calibration:
+    return Calibration.of(found(made(latency_s, efficiency, spread, cpu_s_per_gb, burst_bytes)))
+
+
+def made(
+    latency_s: float = 0.001,
+    efficiency: float = 0.9,
+    spread: float = 0.001,
+    cpu_s_per_gb: float = 2.0,
+    burst_bytes: int = 0,
+    rate_bps: int | None = RATE_BPS,
+) -> Results:
+    rows = [row for name in ARCHITECTURES for row in sums(name, latency_s, efficiency, spread, cpu_s_per_gb, rate_bps)]
+    links = [{"name": "w0", "link": {"rate_bps": rate_bps, "burst_bytes": burst_bytes}}] if rate_bps else []
+    filled = results(*rows, links=links)
+    filled.environment["cores"] = 2
+    return filled
+
+
+def found(*files: Results) -> Found:
+    return Found({Path(f"{number}.json"): each for number, each in enumerate(files)}, [])
+
+
+def test_latency_and_efficiency_are_found_again() -> None:
+    learnt = Calibration.of(found(made()))
+    assert list(learnt.fits) == list(ARCHITECTURES)
+    for transport, fit in learnt.fits.items():
+        assert fit.latency_s.mean == pytest.approx(0.001, rel=0.01), transport
+        assert fit.efficiency is not None
+        assert fit.efficiency.mean == pytest.approx(0.9, rel=0.01)
+        assert 0 < fit.efficiency.ci95 < 0.01
+        assert fit.missed < 1e-3
+        assert fit.rows == 3
+        assert fit.processor.worker_s_per_byte == pytest.approx(2e-9)
+        assert fit.processor.cores == 2
+    assert learnt.fits["tcp"].processor.elsewhere_s_per_byte == pytest.approx(2e-9)  # as many servers as workers
+    assert learnt.rates_bps == (RATE_BPS,)
+
+
+def test_predictions_at_the_calibrating_rate_are_what_was_measured() -> None:
+    learnt = Calibration.of(found(made()))
+    for transport, architecture in ARCHITECTURES.items():
+        cluster = Cluster(4, 4 if transport == "tcp" else 0)
+        middle, first, last = (
+            costs.cost(architecture, cluster, {"ethernet": learnt.medium(architecture, RATE_BPS / 8, run)}).seconds(SIZES[1])
+            for run in (None, 0, 4)
+        )
+        rounds, factor = costs.rounds(architecture, cluster), costs.link_bytes(architecture, cluster)
+        assert middle == pytest.approx(rounds * 0.001 + SIZES[1] * factor / 0.9 / 12.5e6, rel=0.005)
+        assert first < middle < last
+
+
+def test_the_bursts_bytes_take_no_time() -> None:
+    """131,072 bytes pass at once: what is fitted is the rest's time."""
+    rows = []
+    for size in SIZES:
+        seconds = 0.001 + max(0, size - 131_072) / 0.9 / 12.5e6
+        rows.append(
+            series("allreduce", "switchsum", f"{size} B", size, seconds, workers=4, link_rate_bps=RATE_BPS, link_source="tbf")
+        )
+    learnt = Calibration.of(found(results(*rows, links=[{"link": {"burst_bytes": 131_072}}])))
+    fit = learnt.fits["switchsum"]
+    assert fit.efficiency is not None
+    assert (fit.latency_s.mean, fit.efficiency.mean) == (pytest.approx(0.001, rel=0.01), pytest.approx(0.9, rel=0.01))
+    assert learnt.burst_bytes == 131_072
+
+
+def test_a_latency_below_zero_is_none() -> None:
+    rows = sums("switchsum", -0.001, 0.9, 0.0, 1.0, RATE_BPS)[1:]
+    fit = Calibration.of(found(results(*rows))).fits["switchsum"]
+    assert fit.latency_s.mean == 0
+    assert fit.efficiency is not None
+    assert fit.efficiency.mean == pytest.approx(0.9, rel=0.02)
+
+
+def test_links_without_a_rate_tell_no_efficiency() -> None:
+    learnt = Calibration.of(found(made(rate_bps=None)))
+    assert learnt.fits["gloo"].efficiency is None
+    with pytest.raises(BadCalibration, match=r"gloo was measured over links without a rate, .* or say it with --efficiency"):
+        learnt.medium("ring", 1e9)
+    assert learnt.medium("ring", 1e9, efficiency=0.5).efficiency == 0.5
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (
+            [results(*made().series[:1])],
+            "0.json: nothing to calibrate with: gloo: rows of one size do not tell latency from rate",
+        ),
+        (
+            [results(*(replace(each, wrong=1) for each in made().series))],
+            "left out, since it was wrong or lost datagrams",
+        ),
+        (
+            [results(series("p2p-latency", "tcp", "single", 10, 0.1))],
+            "0.json is of p2p-latency: only sums (allreduce) calibrate",
+        ),
+        (
+            [results(*(series("allreduce", "limit", f"{size} B", size, size / 1e7) for size in SIZES))],
+            "no row is a sum by a transport that stands for an architecture",
+        ),
+        (
+            [results(*(series("allreduce", "gloo", f"{size} B", size, 1e4 / size, link_rate_bps=10**8) for size in SIZES))],
+            "gloo: times do not grow with size, so they tell no rate; measure larger sizes",
+        ),
+    ],
+)
+def test_what_nothing_can_be_learnt_from(files: list[Results], said: str) -> None:
+    with pytest.raises(BadCalibration) as refused:
+        Calibration.of(found(*files))
+    assert said in str(refused.value)
+
+
+def test_an_architecture_that_was_not_measured() -> None:
+    learnt = Calibration.of(found(results(*sums("gloo", 0.001, 0.9, 0.001, 1.0, RATE_BPS))))
+    with pytest.raises(BadCalibration) as refused:
+        learnt.medium("switch", 1e9)
+    assert str(refused.value) == (
+        "switch is not calibrated: 0.json has no rows of switchsum to learn from; measure with `switchsum bench allreduce "
+        "--transport switchsum --json FILE`, or leave switch out"
+    )
+
+
+def test_a_folder_of_results_is_read(tmp_path: Path) -> None:
+    made().save(tmp_path / "sums.json")
+    (tmp_path / "other.json").write_text("{}")
+    learnt = Calibration.load(tmp_path)
+    assert len(learnt.notes) == 1
+    json.dumps(learnt.as_json(), allow_nan=False)

@@ -1,0 +1,215 @@
+"""`switchsum whatif`: table, verdicts, advice, JSON and picture of jobs that gain and that do not, and misuse."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from switchsum import cli
+from switchsum.measure import advice, whatif
+from switchsum.measure.costs import Cluster
+from switchsum.measure.features import Bucket, Features
+from switchsum.measure.prediction import CannotPredict, Ground
+from switchsum.measure.whatif import Study
+from switchsum.whatif_command import counts
+from tests.measure.made_features import features
+from tests.measure.made_results import results
+from tests.measure.test_calibration import calibration, made
+from tests.measure.test_report import PNG, check
+
+ORDER = ["Measure", "Change the software", "Try small", "Buy"]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["switchsum", "whatif", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert isinstance(stopped.value.code, int)
+    return stopped.value.code
+
+
+def study(job: Features, *gbps: float, ground: Ground | None = None, architectures: Any = ("ring", "switch")) -> Study:
+    rates = [{"ethernet": each * 1e9 / 8} for each in gbps]
+    return whatif.study(job, architectures, [Cluster(job.workers)], rates, ground or Ground(efficiency=0.7))
+
+
+def advised(found: Study) -> dict[str, str]:
+    listed = advice.advise(found)
+    assert [each.heading for each in listed] == ORDER
+    return {each.heading: " ".join(each.sentences) for each in listed}
+
+
+def test_a_job_that_gains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    features(link_bps=1e9, exposed_s=(0.0,) * 5).save(tmp_path / "job.json")
+    made().save(tmp_path / "sums.json")
+    arguments = ["--set", "ethernet=1Gbps,10Gbps", "--workers", "4,8", "--calibration", tmp_path / "sums.json", "--rtt", 50]
+    arguments += ["--json", tmp_path / "out.json", "--plot", tmp_path / "out.png"]
+    arguments += ["--page", tmp_path / "out.html"]
+    assert run(monkeypatch, tmp_path / "job.json", *arguments) == 0
+    told = capsys.readouterr().out
+    table = [line.split() for line in told.splitlines() if re.match(r" *(ps|ring|switch) ", line)]
+    assert [row[0] for row in table] == ["ps", "ring", "switch"] * 4
+    assert "GAIN: switch against ring" in told
+    assert (tmp_path / "out.png").read_bytes().startswith(PNG)
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["schema"] == "switchsum-whatif/1"
+    assert found["calibration"]["schema"] == "switchsum-calibration/1"
+    assert len(found["predictions"]) == 12
+    for each in found["predictions"]:
+        value, low, high = each["step_s"]
+        assert each["ideal_s"] <= value <= each["sum_s"]
+        assert low < value < high
+    assert list(found["advice"]) == ORDER
+    assert [heading for heading in ORDER if f"\n{heading}:\n" in told] == ORDER
+    assert "Assumptions:" in told
+    page = check(tmp_path / "out.html")
+    assert len(page.images) == 1
+    assert [page.words.index(f"{number}. {heading}") for number, heading in enumerate(ORDER, 1)] == sorted(
+        page.words.index(f"{number}. {heading}") for number, heading in enumerate(ORDER, 1)
+    )
+    assert '<span class="good">GAIN</span>: switch against ring' in page.text
+    assert "SYNTHETIC" not in page.text
+
+
+def test_a_made_up_job_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    features(synthetic=True).save(tmp_path / "job.json")
+    assert run(monkeypatch, "job.json", "--efficiency", 0.7, "--page", "page.html", "--plot", "page.png") == 0
+    told = capsys.readouterr().out
+    assert told.startswith("# made-up: ddp, 4 workers, gloo over 10 Gbit/s, SYNTHETIC (made up, not measured)\n")
+    assert '<span class="bad">SYNTHETIC: this job is made up' in check(tmp_path / "page.html").text
+
+
+def test_only_what_is_calibrated_is_shown_unless_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    features().save(tmp_path / "job.json")
+    results(*(each for each in made().series if each.transport != "tcp")).save(tmp_path / "sums.json")
+    assert run(monkeypatch, "job.json", "--calibration", "sums.json") == 0
+    assert "\n    ps " not in capsys.readouterr().out
+    assert run(monkeypatch, "job.json", "--calibration", "sums.json", "--arch", "ps") == 2
+    assert "error: ps is not calibrated: sums.json has no rows of tcp or grpc" in capsys.readouterr().err
+
+
+def test_too_much_at_once() -> None:
+    with pytest.raises(CannotPredict, match="that makes more than 10000 predictions, with 4 buckets each; give fewer rates"):
+        whatif.study(features(), ["ring"], [Cluster(4)] * 101, [{"ethernet": 1e9}] * 100, Ground(efficiency=0.7))
+
+
+def test_advice_for_a_gain_and_for_none() -> None:
+    gains = advised(study(features(link_bps=1e9), 1.0))
+    assert "switchsum rack run FILE" in gains["Try small"]
+    assert re.search(r"A switch that adds \(switch, 4 workers, 1 Gbit/s\): 1\.\d\d.* times as fast as ring", gains["Buy"])
+    none = advised(study(features(gradient_bytes=1000, buckets=(), link_bps=10e9), 10.0))
+    assert none["Try small"].startswith("Nothing to try with a switch, for the link is not the bottleneck: sums take ")
+    assert none["Buy"].startswith(
+        "Do not buy a switch for this job: with 4 workers at 10 Gbit/s there is no gain, for the link"
+    )
+    undecided = advised(study(features(), 10.0, ground=Ground(calibration(spread=0.4), rtt_s=1e-6)))
+    assert undecided["Buy"].startswith("Do not buy yet: ")
+
+
+def test_advice_begins_with_what_was_not_measured() -> None:
+    said = advised(study(features(synthetic=True, step_s=(0.4,), compute_s=(0.3,), input_s=(0.01,), exposed_s=(0.08,)), 10.0))
+    for part in ("These features are made up.", "Profile more steps: 1 tell little", "Calibrate: "):
+        assert part in said["Measure"]
+    assert "Find out first why the model misses the present: it says " in advised(study(features(link_bps=1e9), 10))["Measure"]
+    assert "The link on which the job was measured is not known" in advised(study(features(link_bps=None), 10))["Measure"]
+
+
+def test_advice_on_software() -> None:
+    late = tuple(Bucket(25_000_000, "float32", ready) for ready in (0.05, 0.10, 0.15, 0.20))
+    said = advised(study(features(buckets=late), 10.0))["Change the software"]
+    assert "Smaller buckets: with each in two" in said
+    assert "Mixed precision on the wire" in said
+    crumbs = tuple(Bucket(250_000, "float32", 0.2 * number / 400) for number in range(400))
+    latent = Ground(calibration(latency_s=0.001), rtt_s=1e-6)
+    said = advised(study(features(buckets=crumbs), 10.0, ground=latent))["Change the software"]
+    assert "Larger buckets: with 8 in one" in said
+    said = advised(study(features(buckets=(), link_bps=1e9), 1.0))["Change the software"]
+    assert "Overlap: if all sums ran beside computing" in said
+    said = advised(study(features(backend="switchsum", link_bps=1e9), 1.0, architectures=("switch",)))["Change the software"]
+    assert "Narrow lanes: SWITCHSUM_LANES=16 makes a step" in said
+
+
+def test_a_faster_link_is_weighed_against_a_switch() -> None:
+    assert "100 Gbit/s links alone, with ring: " in advised(study(features(link_bps=1e9), 1.0, 100.0))["Buy"]
+
+
+def test_scale_on_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    features(link_bps=25e9).save(tmp_path / "job.json")
+    arguments = ["--workers", "64,...,4096", "--racks", 32, "--oversubscription", 4, "--efficiency", 0.7]
+    assert run(monkeypatch, tmp_path / "job.json", "--arch", "ring,hierarchical,switch", *arguments) == 0
+    told = capsys.readouterr().out
+    assert [count for count in (64, 128, 4096) if f" {count} " in told] == [64, 128, 4096]
+    assert "oversubscription" in told
+    assert "need a tree of switches, each adding up to 32 streams: on paper only" in " ".join(told.split())
+
+
+def test_numbers_of_workers() -> None:
+    assert counts("4, 8,16") == [4, 8, 16]
+    assert counts("4,...,4096") == [1 << power for power in range(2, 13)]
+    assert counts("3,...,20") == [3, 6, 12, 20]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "how much of a link's nominal rate is reached must be known: measure it ("),
+        (["--efficiency", "0"], "--efficiency 0: must be above 0 and at most 1"),
+        (["--efficiency", "nan"], "--efficiency nan: must be above 0 and at most 1"),
+        (
+            ["--efficiency", "0.7", "--arch", "ring,token-ring"],
+            "--arch ring,token-ring: 'token-ring' is unknown; there are ps, ",
+        ),
+        (["--efficiency", "0.7", "--workers", "4,x"], "--workers 4,x: 'x' is no number from 1 to 100000; write for example"),
+        (["--efficiency", "0.7", "--workers", "...,4"], "--workers ...,4: '...' is no number from 1 to 100000"),
+        (["--efficiency", "0.7", "--workers", "0"], "--workers 0: '0' is no number"),
+        (["--efficiency", "0.7", "--servers", "0"], "--servers 0: must be at least 1"),
+        (["--efficiency", "0.7", "--placement", "here"], "--placement here: must be colocated or dedicated"),
+        (["--efficiency", "0.7", "--oversubscription", "4"], "--oversubscription 4 is about links between racks: add --racks"),
+        (["--efficiency", "0.7", "--slots", "0"], "--slots 0: must be from 1 to 1000000"),
+        (["--efficiency", "0.7", "--rtt", "0"], "--rtt 0: must be above 0 and at most 1e+06 microseconds"),
+        (
+            ["--efficiency", "0.7", "--per-host", "2"],
+            "2 workers per host sum over nvlink or pcie: give the rate of one of them",
+        ),
+        (
+            ["--efficiency", "0.7", "--set", "ethernet=fast"],
+            "ethernet=fast: is no rate above 0 with its unit; write for example",
+        ),
+        (
+            ["--efficiency", "0.7", "--set", "gpu=1TFLOPS"],
+            "computing from amounts needs the rates of gpu, memory, pcie; memory, ",
+        ),
+        (["--efficiency", "0.7", "--json", "no/where.json"], "no/where.json cannot be written: there is no folder"),
+        (["--calibration", "nowhere"], "nowhere does not exist; write results with --json"),
+    ],
+)
+def test_misuse(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    features().save(tmp_path / "job.json")
+    assert run(monkeypatch, "job.json", *arguments) == 2
+    assert capsys.readouterr().err.startswith(f"error: {said}")
+
+
+def test_jobs_that_cannot_be_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, "job.json", "--efficiency", 0.7) == 2
+    assert capsys.readouterr().err == "error: job.json cannot be read: No such file or directory\n"
+    features(link_bps=None).save(tmp_path / "job.json")
+    assert run(monkeypatch, "job.json", "--efficiency", 0.7) == 2
+    assert "job.json does not say over which link it was measured: give one with --set" in capsys.readouterr().err
+    features(architecture="fsdp").save(tmp_path / "job.json")
+    assert run(monkeypatch, "job.json", "--efficiency", 0.7) == 2
+    assert "made-up is of class fsdp, which is not modelled: its parameters are gathered" in capsys.readouterr().err
