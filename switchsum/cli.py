@@ -12,6 +12,7 @@ from typer.exceptions import Abort, TyperException
 
 from switchsum import (
     __version__,
+    analyze_command,
     bench_command,
     doctor_command,
     jobs_command,
@@ -47,6 +48,7 @@ app.add_typer(bench_command.app, name="bench")
 app.command()(doctor_command.doctor)
 app.add_typer(jobs_command.app, name="jobs")
 app.command()(top_command.top)
+app.command()(analyze_command.analyze)
 
 
 Metrics = Annotated[
