@@ -58,8 +58,8 @@ def render(analysis: Analysis, pictures: Sequence[Picture]) -> str:
 def _verdicts(analysis: Analysis, whole: RankTimes) -> list[str]:
     exposed, pai = (_percent(whole.figure(name)) for name in ("exposed_share", "pai_share"))
     said = [
-        f"Exposed share: <strong>{numerals.interval(exposed, '%')}</strong> of a step, nothing but communication ran.",
-        f"PAI's share: <strong>{numerals.interval(pai, '%')}</strong> of a time without overlap and waiting.",
+        f"Exposed share: <strong>{numerals.interval(exposed, '%')}</strong> of a step passed with nothing but communication.",
+        f"PAI's share: <strong>{numerals.interval(pai, '%')}</strong> of a time in which nothing overlaps and nobody waits.",
     ]
     waited = whole.figure("wait_s").mean
     if waited:
@@ -77,14 +77,14 @@ def _verdicts(analysis: Analysis, whole: RankTimes) -> list[str]:
 
 def _ranks(analysis: Analysis) -> str:
     rows = [*analysis.ranks, *([analysis.over_ranks] if analysis.over_ranks and len(analysis.ranks) > 1 else [])]
-    titles = ["rank", "file", "steps", *(_NAMES[name] for name in breakdown.TIMES), "exposed share (%)", "PAI's share (%)"]
+    titles = ["rank", "file", "steps", "exposed share (%)", "PAI's share (%)", *(_NAMES[name] for name in breakdown.TIMES)]
     cells = [
         [
             "all" if each.rank is None else str(each.rank),
             markup.text(each.file),
             str(len(each.steps)),
-            *(numerals.interval(_milli(each.figure(name))) for name in breakdown.TIMES),
             *(numerals.interval(_percent(each.figure(name))) for name in ("exposed_share", "pai_share")),
+            *(numerals.interval(_milli(each.figure(name))) for name in breakdown.TIMES),
         ]
         for each in rows
     ]

@@ -176,7 +176,7 @@ class _Reading:
         arguments = event.get("args")
         if not isinstance(arguments, dict):
             arguments = {}
-        end = begin + duration
+        name, end = _text(name), begin + duration
         if category == "user_annotation":
             self._annotation(name, begin, end, event.get("tid"), arguments)
         elif category == "cpu_op":
@@ -273,8 +273,8 @@ class _Reading:
             path=self._path,
             rank=_rank(self._path, told),
             world_size=world,
-            backend=str(told.get("backend", "")),
-            host=str(rest.get("host_name", "")),
+            backend=_text(told.get("backend", "")),
+            host=_text(rest.get("host_name", "")),
             groups=len(groups) if isinstance(groups, list) else 0,
             base_us=base / 1e3 if _is_time(base) else 0.0,
             device=self._device,
@@ -331,10 +331,10 @@ def _describe(operation: Operation, arguments: Mapping[str, Any]) -> None:
     """Fill in what the arguments of an event tell."""
     if "Collective name" in arguments:
         operation.collective = names.collective(str(arguments["Collective name"]))
-        operation.group = str(arguments.get("Process Group Name", ""))
+        operation.group = _text(arguments.get("Process Group Name", ""))
         operation.size = _whole(arguments.get("Group size"))
         operation.ranks = group_ranks(arguments.get("Process Group Ranks"), operation.size)
-        operation.dtype = str(arguments.get("dtype", ""))
+        operation.dtype = _text(arguments.get("dtype", ""))
         operation.seq = _whole(arguments.get("Seq"))
         operation.comms_id = _whole(arguments.get("Comms Id"))
         counts = [count for key in ("In msg nelems", "Out msg nelems") if (count := _whole(arguments.get(key))) is not None]
@@ -354,7 +354,7 @@ def tensors(types: Any, shapes: Any) -> tuple[str, int | None]:
         item = names.item_bytes(kind) if isinstance(kind, str) else None
         if item is None or not isinstance(shape, list) or not all(_whole(each) is not None for each in shape):
             return first, None
-        first = first or kind
+        first = first or _text(kind)
         size += item * math.prod(shape)
     return first, size if first else None
 
@@ -393,6 +393,12 @@ def _is_time(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST_US  # NaN fails, too
 
 
+def _text(value: Any) -> str:
+    """Fit to be printed: JSON's escapes can hold halves of characters."""
+    text = str(value)
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
 def _shortened(text: str) -> str:
     """Of a name that may be long."""
-    return text if len(text) <= 60 else f"{text[:60]}..."
+    return _text(text if len(text) <= 60 else f"{text[:60]}...")

@@ -128,6 +128,8 @@ class _Reader:
                 if unfinished and self._more():
                     continue
                 raise self._damaged(unfinished) from error
+            except ValueError as error:  # a number of thousands of digits
+                raise self._damaged(False) from error
             size = end - self._at
             if isinstance(value, int | float) and end > len(self._text) - _LONGEST_TOKEN and self._more():
                 continue  # a number may go on

@@ -27,7 +27,6 @@ from switchsum.measure.traces.stream import BadTrace
 from tests.measure.made_traces import (
     NCCL,
     STEP_US,
-    TRAINS,
     WORKER,
     Event,
     event,
@@ -466,6 +465,11 @@ def _event(**fields: Any) -> Callable[[Path], bytes]:
         (_event(ts=math.nan), "rank0.json is damaged: event 2 (aten::mm) has no time: ts nan, dur 5; profile again"),
         (_event(dur=-1), "event 2 (aten::mm) has no time: ts 0, dur -1"),
         (_event(ts="now"), "event 2 (aten::mm) has no time: ts 'now', dur 5"),
+        (
+            lambda _: b'{"traceEvents": [], "a": ' + 5000 * b"9" + b"}",
+            "rank0.json is damaged at character 25: that is not JSON",
+        ),
+        (_event(name="\ud800", ts=None), "event 2 (?) has no time: ts None, dur 5"),
         (_event(name=None), "rank0.json is damaged: event 2 has no name; profile again"),
         (lambda _: b'{"traceEvents": [7]}', "rank0.json is damaged: event 1 is no object; profile again"),
         (
@@ -536,7 +540,9 @@ def test_table_json_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
 def test_a_page_of_one_rank_that_communicates_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(tmp_path / "trace.json", [*steps(1), operator(0, 500), operator(1, 5, "a\x1b[31m<b>", TRAINS)], None)
+    write(tmp_path / "trace.json", [*steps(1), operator(0, 500), kernel(1, 5, "nvshmem\x1b[31m<b>\ud800")], None)
     assert analyze(monkeypatch, tmp_path, "--html", tmp_path / "a.html") == 0
-    assert "# no collectives" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "# no collectives" in printed
+    assert "# unclassified: nvshmem\\x1b[31m<b>?: 0.005000 ms a step" in printed
     assert len(self_contained(tmp_path / "a.html").images) == 2
