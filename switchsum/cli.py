@@ -12,6 +12,7 @@ from typer.exceptions import Abort, TyperException
 
 from switchsum import (
     __version__,
+    analyze_command,
     bench_command,
     doctor_command,
     fleet_command,
@@ -49,6 +50,7 @@ app.add_typer(bench_command.app, name="bench")
 app.command()(doctor_command.doctor)
 app.add_typer(jobs_command.app, name="jobs")
 app.command()(top_command.top)
+app.command()(analyze_command.analyze)
 app.command()(whatif_command.whatif)
 app.command()(fleet_command.fleet)
 

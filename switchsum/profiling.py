@@ -12,6 +12,24 @@ import torch.distributed as dist
 from torch.autograd import profiler
 from torch.distributed import distributed_c10d
 
+# As c10::toString() has them, which PyTorch's own backends put into a trace, and whose sizes TraceLens knows.
+_DTYPES = {
+    torch.float32: "Float",
+    torch.float64: "Double",
+    torch.float16: "Half",
+    torch.bfloat16: "BFloat16",
+    torch.int8: "Char",
+    torch.uint8: "Byte",
+    torch.int16: "Short",
+    torch.int32: "Int",
+    torch.int64: "Long",
+    torch.bool: "Bool",
+    torch.complex64: "ComplexFloat",
+    torch.complex128: "ComplexDouble",
+}
+# What NCCL's events call differently from c10d's methods.
+_NAMES = {"alltoall": "all_to_all", "alltoall_base": "all_to_all"}
+
 _open: dict[int, Callable[[], None]] = {}  # what ends ranges that have not ended
 _ending = threading.RLock()
 
@@ -42,8 +60,8 @@ def _end_ranges_before_the_profiler() -> None:
 class profiled:
     """`with profiled(group, "allreduce", "all_reduce", tensors) as span: ...`: a collective is issued.
 
-    A trace gets two events: `c10d::allreduce_` where the collective is issued, with the metadata (message sizes, dtype, group)
-    that PyTorch's C++ backends attach to theirs, and `switchsum:all_reduce` from there until the collective has ended, which is
+    A trace gets two events: `c10d::allreduce_` where the collective is issued, with the metadata (message sizes, dtype, group,
+    number) that NCCL's events have in PyTorch, and `switchsum:all_reduce` from there until the collective has ended, which is
     how Gloo names its own. Without a profiler this costs next to nothing.
     """
 
@@ -55,14 +73,15 @@ class profiled:
         tensors: list[torch.Tensor],
         counts: tuple[int, int] | None = None,
     ) -> None:
-        """`method`: the collective's name in c10d; `public`: in torch.distributed; `counts`: elements in and out, where they
-        are not those of `tensors`."""
+        """`group`: has an iterator `collectives`, which counts them. `method`: the collective's name in c10d; `public`: in
+        torch.distributed; `counts`: elements in and out, where they are not those of `tensors`."""
         self._counts = counts
         self._group = group
         self._method = method
         self._public = public
         self._tensors = tensors
         self._range: Any = None
+        self._number = next(group.collectives)  # counted without a profiler too, so that it is the same on all ranks
 
     def __enter__(self) -> profiled:
         if torch.autograd._profiler_enabled():
@@ -100,11 +119,17 @@ class profiled:
         came, went = self._counts if self._counts is not None else (count, count)
         world = distributed_c10d._world
         ranks = world.pg_group_ranks.get(self._group, {})
+        dtype = self._tensors[0].dtype if self._tensors else torch.uint8
+        name = _NAMES.get(self._method, self._method)
+        # Of all_to_all they are not known here; of the others there are none.
+        splits = {} if name == "all_to_all" else {"In split size": "[]", "Out split size": "[]"}
         return {
-            "Collective name": self._method,
+            "Collective name": name,
             "In msg nelems": came,
             "Out msg nelems": went,
-            "dtype": str(self._tensors[0].dtype).removeprefix("torch.") if self._tensors else "none",
+            "dtype": _DTYPES.get(dtype, str(dtype).removeprefix("torch.")),
+            "Seq": self._number,
+            **splits,
             "Group size": self._group.size(),
             "Rank": self._group.rank(),
             "Process Group Name": world.pg_names.get(self._group, ""),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import itertools
 import json
 import logging
 import os
@@ -113,6 +114,7 @@ class ProcessGroupSwitchSum(dist.ProcessGroup):
         self._timeout = timeout
         self._gloo_below = gloo_below
         self._process = os.getpid()
+        self.collectives = itertools.count(1)  # those that were issued, see profiling.profiled
         self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("switchsum-gloo", store), rank, size, timeout)
         self._gloo._set_sequence_number_for_group()
         # Functional collectives and DeviceMesh ask the group for its device's backend by name.

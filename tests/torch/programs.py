@@ -614,8 +614,12 @@ def collectives_show_in_the_profiler() -> None:
     assert len(issued) == len(spans) >= 5
     metadata = issued[-1]["args"]
     assert metadata["Collective name"] == "allreduce"
-    assert (metadata["In msg nelems"], metadata["Out msg nelems"], metadata["dtype"]) == (10, 10, "int32")
+    assert (metadata["In msg nelems"], metadata["Out msg nelems"], metadata["dtype"]) == (10, 10, "Int")
     assert (metadata["Group size"], metadata["Rank"]) == (WORLD, RANK)
+    assert (metadata["In split size"], metadata["Out split size"]) == ("[]", "[]")
+    numbers: list[object] = [None] * WORLD
+    dist.all_gather_object(numbers, [event["args"]["Seq"] for event in issued])
+    assert all(each == numbers[0] for each in numbers)  # also of those that were issued before the profiler began
     assert metadata["Process Group Ranks"] == str(list(range(WORLD)))
     assert any(event["name"] == "c10d::broadcast_" for event in events)
     assert any(event["name"] == "switchsum:broadcast" for event in events)

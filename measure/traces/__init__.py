@@ -1,0 +1,1 @@
+"""Readers of what torch.profiler leaves: Kineto's Chrome traces and execution traces (Chakra)."""
