@@ -1,4 +1,4 @@
-"""Records the buckets of DistributedDataParallel inside a training's ranks, for `switchsum bench capture`.
+"""Watches the buckets of DistributedDataParallel inside a training's ranks, and records them for `switchsum bench capture`.
 
 Each rank writes a file of its own, a JSON object a line: what the rank is, each module that is trained, each step. A step is a
 backward pass in which gradients were summed. Recording never changes what is summed, and an error in it never reaches the
@@ -18,16 +18,19 @@ from collections.abc import Callable
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from switchsum.autoload import CAPTURE_LOADED
+from switchsum.autoload import LOADED
 
-Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
+Summed: TypeAlias = torch.futures.Future[torch.Tensor]
+Hook = Callable[[Any, dist.GradBucket], Summed]
+# Called for every bucket that is ready: it must call the function, which starts the sum, and return what that returns.
+Watch = Callable[[DistributedDataParallel, dist.GradBucket, Callable[[], Summed]], Summed]
 _installed = False
 
 
@@ -45,7 +48,7 @@ class Recorder:
         self._unfinished: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
         self._pass = -1  # the backward pass whose end will call us
 
-    def saw(self, module: DistributedDataParallel, bucket: dist.GradBucket) -> None:
+    def saw(self, module: DistributedDataParallel, bucket: dist.GradBucket, start: Callable[[], Summed]) -> Summed:
         """A bucket is ready, and is about to be summed."""
         now_ns = time.perf_counter_ns()
         with self._lock:
@@ -54,6 +57,7 @@ class Recorder:
                     self._note(module, bucket, now_ns)
                 except Exception as error:
                     self._stop(error)
+        return start()
 
     def _note(self, module: DistributedDataParallel, bucket: dist.GradBucket, now_ns: int) -> None:
         backward_pass = torch._C._current_graph_task_id()
@@ -133,20 +137,20 @@ def _described(bucket: dist.GradBucket) -> dict[str, Any]:
 class _DefaultHook:
     """The one hook that DDP allows, before the training has registered its own, which is then called inside."""
 
-    def __init__(self, recorder: Recorder, module: DistributedDataParallel) -> None:
-        self._recorder = recorder
+    def __init__(self, watch: Watch, module: DistributedDataParallel) -> None:
+        self._watch = watch
         self._module = weakref.ref(module)
         self.theirs: Hook | None = None
         self.state: Any = module.process_group
 
-    def __call__(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def __call__(self, state: Any, bucket: dist.GradBucket) -> Summed:
         module = self._module()
-        if module is not None:
-            self._recorder.saw(module, bucket)
-        return (self.theirs or _average)(self.state, bucket)
+        if module is None:
+            return (self.theirs or _average)(self.state, bucket)
+        return self._watch(module, bucket, lambda: (self.theirs or _average)(self.state, bucket))
 
 
-def _average(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _average(group: dist.ProcessGroup, bucket: dist.GradBucket) -> Summed:
     """What DDP does without a hook, bit for bit.
 
     It multiplies by 1/n, where its allreduce_hook divides by n; sparse gradients it divides, too. (It also divides gradients
@@ -161,14 +165,20 @@ def _average(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures
 
 
 def install(value: str) -> None:
-    """Make every DistributedDataParallel of this process tell a recorder of its buckets. `value`: STEPS:FOLDER."""
+    """Record the buckets of every DistributedDataParallel of this process. `value`: STEPS:FOLDER."""
     global _installed
     if _installed:  # `import torch` comes to autoload.register twice: by the entry point, and by importing this package for it
         return
     steps, _, folder = value.partition(":")
     recorder = Recorder(Path(folder), int(steps))
-    (Path(folder) / CAPTURE_LOADED).touch()
+    (Path(folder) / LOADED).touch()
     _installed = True
+    observe(recorder.saw)
+
+
+def observe(watch: Watch) -> Callable[[], None]:
+    """Let `watch` see the buckets of every DistributedDataParallel that this process makes, until the returned function is
+    called; those made before go on being seen."""
     defaults: weakref.WeakKeyDictionary[DistributedDataParallel, _DefaultHook] = weakref.WeakKeyDictionary()
     plain_init = DistributedDataParallel.__init__
     plain_register = DistributedDataParallel.register_comm_hook
@@ -178,7 +188,7 @@ def install(value: str) -> None:
     def init(self: DistributedDataParallel, *args: Any, **options: Any) -> None:
         plain_init(self, *args, **options)
         if not self._comm_hooks:
-            hook = _DefaultHook(recorder, self)
+            hook = _DefaultHook(watch, self)
             dist._register_comm_hook(self.reducer, None, hook)
             defaults[self] = hook
 
@@ -198,7 +208,7 @@ def install(value: str) -> None:
         elif self in defaults:  # a second one: DDP says that there can be only one
             plain_register(self, state, hook)
         else:  # DDP's own, while it is being made
-            plain_register(self, state, _seen_by(recorder, self, hook))
+            plain_register(self, state, _seen_by(watch, self, hook))
 
     @functools.wraps(plain_builtin)
     def builtin(self: DistributedDataParallel, kind: dist.BuiltinCommHookType) -> None:
@@ -212,15 +222,22 @@ def install(value: str) -> None:
     DistributedDataParallel.register_comm_hook = register
     DistributedDataParallel._register_builtin_comm_hook = builtin
 
+    def undo() -> None:
+        DistributedDataParallel.__init__ = plain_init
+        DistributedDataParallel.register_comm_hook = plain_register
+        DistributedDataParallel._register_builtin_comm_hook = plain_builtin
 
-def _seen_by(recorder: Recorder, module: DistributedDataParallel, hook: Hook) -> Hook:
+    return undo
+
+
+def _seen_by(watch: Watch, module: DistributedDataParallel, hook: Hook) -> Hook:
     reference = weakref.ref(module)
 
     @functools.wraps(hook)
-    def seen(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def seen(state: Any, bucket: dist.GradBucket) -> Summed:
         present = reference()
-        if present is not None:
-            recorder.saw(present, bucket)
-        return hook(state, bucket)
+        if present is None:
+            return hook(state, bucket)
+        return watch(present, bucket, lambda: hook(state, bucket))
 
     return seen
