@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from switchsum.gradient_hook import ddp_hook
+    from switchsum.step_profiler import profile
     from switchsum.torch_backend import Statistics, statistics
 
 __version__ = "0.1.0"
-__all__ = ["Statistics", "__version__", "ddp_hook", "statistics"]
+__all__ = ["Statistics", "__version__", "ddp_hook", "profile", "statistics"]
 
 
 def __getattr__(name: str) -> Any:
@@ -26,6 +27,10 @@ def __getattr__(name: str) -> Any:
         from switchsum.gradient_hook import ddp_hook
 
         return ddp_hook
+    if name == "profile":
+        from switchsum.step_profiler import profile
+
+        return profile
     raise AttributeError(f"module 'switchsum' has no attribute {name!r}")
 
 

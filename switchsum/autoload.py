@@ -12,7 +12,8 @@ from datetime import timedelta
 from typing import Any
 
 CAPTURE = "SWITCHSUM_CAPTURE"  # STEPS:FOLDER, set by `switchsum bench capture`
-CAPTURE_LOADED = "loaded"  # a file of this name in the folder: some process imported torch, and this package with it
+PROFILE = "SWITCHSUM_PROFILE"  # a ProfilePlan as text, set by `switchsum profile`
+LOADED = "loaded"  # a file of this name in the commands' folders: some process imported torch, and this package with it
 CAPTURE_STOPPED = "stopped"  # and this one: recording met an error, which is in it
 
 
@@ -32,6 +33,13 @@ def register() -> None:
             bucket_recorder.install(wanted)
         except Exception as error:  # of a folder that is gone, say, in a shell that a captured training left behind
             warnings.warn(f"switchsum bench capture cannot record this process: {error}", stacklevel=1)
+    if wanted := os.environ.get(PROFILE):
+        try:
+            from switchsum import step_profiler
+
+            step_profiler.install(wanted)
+        except Exception as error:
+            warnings.warn(f"switchsum profile cannot profile this process: {error}", stacklevel=1)
 
 
 def _create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:

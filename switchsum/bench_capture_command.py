@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from switchsum import __version__
-from switchsum.autoload import CAPTURE, CAPTURE_LOADED, CAPTURE_STOPPED
+from switchsum.autoload import CAPTURE, CAPTURE_STOPPED, LOADED
 from switchsum.bench_grounds import EXIT_MISUSED
 from switchsum.failures import EXIT_FAILED, CommandFailed
 
@@ -49,12 +49,12 @@ def capture(
     called = output.stem if name is None else name
     _check(command, output, steps, called)
     with tempfile.TemporaryDirectory(prefix="switchsum-capture-") as folder:
-        status = _run(command, f"{steps}:{folder}")
+        status = run_training(command, {CAPTURE: f"{steps}:{folder}"})
         try:
             recordings = _recordings(Path(folder))
         except BadPayload as error:  # a type of gradients that no payload has
             raise CommandFailed(f"what was recorded is no payload: {error}", status or EXIT_FAILED) from error
-        loaded = (Path(folder) / CAPTURE_LOADED).exists()
+        loaded = (Path(folder) / LOADED).exists()
         stopped = _stopped(Path(folder))
     if not recordings:
         nothing = f"nothing was captured, and {output} was not written: {_why(loaded, stopped)}"
@@ -100,10 +100,10 @@ def _check(command: Sequence[str], output: Path, steps: int, name: str) -> None:
         raise CommandFailed(f"there is no program {command[0]!r} on PATH{hint}", status=127)
 
 
-def _run(command: Sequence[str], value: str) -> int:
+def run_training(command: Sequence[str], variables: Mapping[str, str]) -> int:
     """The training's exit status, as a shell tells it. Raises CommandFailed if it cannot be started."""
     try:
-        process = subprocess.Popen(command, env={**os.environ, CAPTURE: value})
+        process = subprocess.Popen(command, env={**os.environ, **variables})
     except OSError as error:
         raise CommandFailed(f"{command[0]} cannot be run: {error.strerror}", status=126) from error
     with _left_to(process):

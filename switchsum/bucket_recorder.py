@@ -1,4 +1,4 @@
-"""Records the buckets of DistributedDataParallel inside a training's ranks, for `switchsum bench capture`.
+"""Watches the buckets of DistributedDataParallel inside a training's ranks, and records them for `switchsum bench capture`.
 
 Each rank writes a file of its own, a JSON object a line: what the rank is, each module that is trained, each step. A step is a
 backward pass in which gradients were summed. Recording does not change what is summed (docs/payloads.md names two exceptions),
@@ -19,7 +19,7 @@ from contextlib import suppress
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -27,9 +27,12 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
 
-from switchsum.autoload import CAPTURE_LOADED, CAPTURE_STOPPED
+from switchsum.autoload import CAPTURE_STOPPED, LOADED
 
-Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
+Summed: TypeAlias = torch.futures.Future[torch.Tensor]
+Hook = Callable[[Any, dist.GradBucket], Summed]
+# Called for every bucket that is ready: it must call the function, which starts the sum, and return what that returns.
+Watch = Callable[[DistributedDataParallel, dist.GradBucket, Callable[[], Summed]], Summed]
 _installed = False
 
 
@@ -47,7 +50,7 @@ class Recorder:
         self._unfinished: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
         self._pass = -1  # the backward pass whose end will call us
 
-    def saw(self, module: DistributedDataParallel, bucket: dist.GradBucket) -> None:
+    def saw(self, module: DistributedDataParallel, bucket: dist.GradBucket, start: Callable[[], Summed]) -> Summed:
         """A bucket is ready, and is about to be summed."""
         now_ns = time.perf_counter_ns()
         with self._lock:
@@ -56,6 +59,7 @@ class Recorder:
                     self._note(module, bucket, now_ns)
                 except Exception as error:
                     self._stop(error)
+        return start()
 
     def _note(self, module: DistributedDataParallel, bucket: dist.GradBucket, now_ns: int) -> None:
         backward_pass = torch._C._current_graph_task_id()
@@ -142,8 +146,8 @@ class _DefaultHook:
     copies all at once (`batched_grad_copy`).
     """
 
-    def __init__(self, recorder: Recorder, module: DistributedDataParallel) -> None:
-        self._recorder = recorder
+    def __init__(self, watch: Watch, module: DistributedDataParallel) -> None:
+        self._watch = watch
         self._module = weakref.ref(module)
         self._theirs: tuple[Hook, Any] | None = None
         self.working: dist.Work | None = None  # where uneven inputs are divided by the ranks that still have some: their number
@@ -167,11 +171,14 @@ class _DefaultHook:
         for handle in self._handles:
             handle.remove()
 
-    def __call__(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def __call__(self, state: Any, bucket: dist.GradBucket) -> Summed:
         module = self._module()
-        if module is not None:
-            self._recorder.saw(module, bucket)
-            self._group = module.process_group
+        if module is None:
+            return self._sum(bucket)
+        self._group = module.process_group
+        return self._watch(module, bucket, lambda: self._sum(bucket))
+
+    def _sum(self, bucket: dist.GradBucket) -> Summed:
         if self._theirs is not None:
             hook, state = self._theirs
             return hook(state, bucket)
@@ -210,14 +217,20 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def install(value: str) -> None:
-    """Make every DistributedDataParallel of this process tell a recorder of its buckets. `value`: STEPS:FOLDER."""
+    """Record the buckets of every DistributedDataParallel of this process. `value`: STEPS:FOLDER."""
     global _installed
     if _installed:  # `import torch` comes to autoload.register twice: by the entry point, and by importing this package for it
         return
     steps, _, folder = value.partition(":")
     recorder = Recorder(Path(folder), int(steps))
-    (Path(folder) / CAPTURE_LOADED).touch()
+    (Path(folder) / LOADED).touch()
     _installed = True
+    observe(recorder.saw)
+
+
+def observe(watch: Watch) -> Callable[[], None]:
+    """Let `watch` see the buckets of every DistributedDataParallel that this process makes, until the returned function is
+    called; those made before go on being seen."""
     defaults: weakref.WeakKeyDictionary[DistributedDataParallel, _DefaultHook] = weakref.WeakKeyDictionary()
     plain_init = DistributedDataParallel.__init__
     plain_register = DistributedDataParallel.register_comm_hook
@@ -228,7 +241,7 @@ def install(value: str) -> None:
     def init(self: DistributedDataParallel, *args: Any, **options: Any) -> None:
         plain_init(self, *args, **options)
         if not self._comm_hooks:
-            hook = _DefaultHook(recorder, self)
+            hook = _DefaultHook(watch, self)
             dist._register_comm_hook(self.reducer, None, hook)
             defaults[self] = hook
 
@@ -248,7 +261,7 @@ def install(value: str) -> None:
         elif self in defaults:  # a second one: DDP says that there can be only one
             plain_register(self, state, hook)
         else:  # DDP's own, while it is being made
-            plain_register(self, state, _seen_by(recorder, self, hook))
+            plain_register(self, state, _seen_by(watch, self, hook))
 
     @functools.wraps(plain_builtin)
     def builtin(self: DistributedDataParallel, kind: dist.BuiltinCommHookType) -> None:
@@ -270,15 +283,23 @@ def install(value: str) -> None:
     DistributedDataParallel._register_builtin_comm_hook = builtin
     Join.notify_join_context = staticmethod(notify)
 
+    def undo() -> None:
+        DistributedDataParallel.__init__ = plain_init
+        DistributedDataParallel.register_comm_hook = plain_register
+        DistributedDataParallel._register_builtin_comm_hook = plain_builtin
+        Join.notify_join_context = staticmethod(plain_notify)
 
-def _seen_by(recorder: Recorder, module: DistributedDataParallel, hook: Hook) -> Hook:
+    return undo
+
+
+def _seen_by(watch: Watch, module: DistributedDataParallel, hook: Hook) -> Hook:
     reference = weakref.ref(module)
 
     @functools.wraps(hook)
-    def seen(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def seen(state: Any, bucket: dist.GradBucket) -> Summed:
         present = reference()
-        if present is not None:
-            recorder.saw(present, bucket)
-        return hook(state, bucket)
+        if present is None:
+            return hook(state, bucket)
+        return watch(present, bucket, lambda: hook(state, bucket))
 
     return seen

@@ -19,6 +19,7 @@ from switchsum import (
     jobs_command,
     log_format,
     metrics_endpoint,
+    profile_command,
     rack_command,
     top_command,
     whatif_command,
@@ -50,6 +51,7 @@ app.add_typer(bench_command.app, name="bench")
 app.command()(doctor_command.doctor)
 app.add_typer(jobs_command.app, name="jobs")
 app.command()(top_command.top)
+app.command()(profile_command.profile)
 app.command()(analyze_command.analyze)
 app.command()(whatif_command.whatif)
 app.command()(fleet_command.fleet)

@@ -87,6 +87,7 @@ def test_without_a_command_help_is_shown(monkeypatch: pytest.MonkeyPatch, capsys
         "doctor",
         "jobs",
         "top",
+        "profile",
         "analyze",
         "whatif",
         "fleet",
