@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ MOST_BUCKETS = 10_000
 MOST_STEPS = 1_000_000
 LARGEST_BYTES = 1 << 50
 LARGEST_FILE_BYTES = 64 << 20
+RANK_FILES = "features.rank*.json"  # as `switchsum profile` calls them
 LONGEST_S = 1e6
 LARGEST_RATE_BPS = 1e15
 # Clocks of a trace have steps, so the parts may come out a little longer than the whole.
@@ -214,6 +215,62 @@ class Features:
     def save(self, path: Path) -> None:
         """All of it or, if that fails, nothing: what was there stays. Raises OSError."""
         strict_json.write_text(path, json.dumps(self.as_json(), indent=1, allow_nan=False) + "\n")
+
+
+def of_job(path: Path) -> Features:
+    """A file, or a folder in which `switchsum profile` left those of all ranks: together(). Raises BadFeatures."""
+    if not path.is_dir():
+        return Features.load(path)
+    files = sorted(path.glob(RANK_FILES))
+    if not files:
+        raise BadFeatures(f"{path} holds no {RANK_FILES}, which `switchsum profile` leaves: name its folder, or a file")
+    ranks = [Features.load(file) for file in files]
+    if len(ranks) < ranks[0].workers and len(ranks) > 1:
+        raise BadFeatures(
+            f"{path} holds features of {len(ranks)} ranks of {ranks[0].workers}: bring all ranks' files together there, or "
+            "name one of them"
+        )
+    try:
+        return together(ranks)
+    except BadFeatures as error:
+        raise BadFeatures(f"{path}: {error}") from None
+
+
+def together(ranks: Sequence[Features]) -> Features:
+    """One job from the features of all its ranks, which must have been profiled in the same steps.
+
+    Ranks wait for the slowest of them, so each step is that of the rank that computed and read its input for longest, and a
+    bucket is ready when the last rank has it. A rank's exposed communication holds its waiting for others; the least of all
+    ranks does not. Raises BadFeatures.
+    """
+    first = ranks[0]
+    same = ("name", "architecture", "workers", "gradient_bytes", "dtype", "link_bps", "backend", "synthetic")
+    for other in ranks[1:]:
+        for what in same:
+            if getattr(other, what) != getattr(first, what):
+                raise BadFeatures(
+                    f"{what} is {getattr(first, what)} of one rank and {getattr(other, what)} of another: not one job"
+                )
+        if len(other.step_s) != len(first.step_s) or len(other.buckets) != len(first.buckets):
+            raise BadFeatures("ranks have different numbers of steps or buckets; profile them in the same run")
+    steps = range(len(first.step_s))
+    slowest = [max(ranks, key=lambda each: each.compute_s[step] + each.input_s[step]) for step in steps]
+    computed = max(ranks, key=lambda each: statistics.fmean(each.compute_s))
+    buckets = [
+        Bucket(each[0].size_bytes, each[0].dtype, max(bucket.ready_s for bucket in each))
+        for each in zip(*(rank.buckets for rank in ranks), strict=True)
+    ]
+    return replace(
+        first,
+        buckets=tuple(buckets),
+        step_s=tuple(rank.step_s[step] for rank, step in zip(slowest, steps, strict=True)),
+        compute_s=tuple(rank.compute_s[step] for rank, step in zip(slowest, steps, strict=True)),
+        input_s=tuple(rank.input_s[step] for rank, step in zip(slowest, steps, strict=True)),
+        exposed_s=tuple(min(rank.exposed_s[step] for rank in ranks) for step in steps),
+        forward_s=computed.forward_s,
+        backward_s=computed.backward_s,
+        source={"ranks": [dict(rank.source) for rank in ranks]},
+    )
 
 
 def _check_dtype(dtype: Any) -> None:

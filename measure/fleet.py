@@ -17,7 +17,7 @@ from typing import Any
 
 from switchsum.measure import media, prediction
 from switchsum.measure.costs import BadCluster, Cluster
-from switchsum.measure.features import ARCHITECTURES, Features, WrongSchema
+from switchsum.measure.features import ARCHITECTURES, RANK_FILES, Features, WrongSchema, of_job
 from switchsum.measure.prediction import NOT_MODELLED, CannotPredict, Ground, Prediction
 from switchsum.measure.verdicts import MATTERS
 
@@ -101,16 +101,20 @@ class Fleet:
 
 
 def load(folder: Path) -> tuple[list[Features], list[str]]:
-    """The jobs of a folder, and a sentence for each *.json that is none. Raises BadFleet, BadFeatures for a damaged one."""
+    """The jobs of a folder, and a sentence for each *.json that is none. Raises BadFleet, BadFeatures for a damaged one.
+
+    A job is a file, or a folder in which `switchsum profile` left a file of each rank; `folder` itself may be one.
+    """
     if not folder.is_dir():
         raise BadFleet(f"{folder} is no folder; give the one that has the jobs' features")
-    paths = sorted(folder.glob("*.json"))
+    profiles = {path.parent for pattern in (RANK_FILES, f"*/{RANK_FILES}") for path in folder.glob(pattern)}
+    paths = sorted([*profiles, *(path for path in folder.glob("*.json") if not path.match(RANK_FILES))])
     if len(paths) > MOST_JOBS:
-        raise BadFleet(f"{folder} has {len(paths)} files; a fleet has at most {MOST_JOBS} jobs")
+        raise BadFleet(f"{folder} has {len(paths)} of them; a fleet has at most {MOST_JOBS} jobs")
     found, notes = [], []
     for path in paths:
         try:
-            found.append(Features.load(path))
+            found.append(of_job(path))
         except WrongSchema as error:
             notes.append(str(error))
     if not found:

@@ -95,7 +95,7 @@ class Row:
 
     @classmethod
     def of(cls, series: Series) -> Row:
-        together = series.benchmark == "allreduce"  # all workers take part in one operation
+        together = series.benchmark in ("allreduce", "training")  # all workers take part in one operation
         halves = 2 if series.benchmark == "p2p-latency" else 1
         by_run = [_times(run, together, halves) for run in series.runs]
         by_run_weights = [_weights(run, together) for run in series.runs]

@@ -146,7 +146,7 @@ class Collective(Transport):
         if description.needs_switch:
             os.environ[LANES_VARIABLE] = str(description.lanes)
         try:
-            self._group: Any = dist.new_group(backend=description.backend, timeout=timeout)
+            self.group: Any = dist.new_group(backend=description.backend, timeout=timeout)
         finally:
             if before is None:
                 os.environ.pop(LANES_VARIABLE, None)
@@ -161,9 +161,9 @@ class Collective(Transport):
 
     def run(self, tensors: Sequence[torch.Tensor]) -> None:
         if len(tensors) == 1:
-            self._dist.all_reduce(tensors[0], op=self._operation, group=self._group)
+            self._dist.all_reduce(tensors[0], op=self._operation, group=self.group)
         else:
-            options: dict[str, Any] = {"op": self._operation, "group": self._group, "async_op": True}
+            options: dict[str, Any] = {"op": self._operation, "group": self.group, "async_op": True}
             for work in [self._dist.all_reduce(each, **options) for each in tensors]:
                 work.wait()
         if self._divides:
@@ -187,7 +187,7 @@ class Collective(Transport):
 
     def counters(self) -> Counters:
         if self.description.needs_switch:
-            found = self._group.statistics()
+            found = self.group.statistics()
             return Counters(
                 found.bytes_sent,
                 found.bytes_received,
@@ -199,19 +199,19 @@ class Collective(Transport):
         return of_tcp()
 
     def close(self) -> None:
-        self._dist.destroy_process_group(self._group)
+        self._dist.destroy_process_group(self.group)
 
     def start_profile(self) -> bool:
         if self.description.needs_switch:
-            self._packets_before = self._group.statistics().packets_received
-            self._group.start_profile()
+            self._packets_before = self.group.statistics().packets_received
+            self.group.start_profile()
         return self.description.needs_switch
 
     def end_profile(self) -> StageProfile | None:
         if not self.description.needs_switch:
             return None
-        seconds = self._group.end_profile()
-        return StageProfile(seconds, self._group.statistics().packets_received - self._packets_before)
+        seconds = self.group.end_profile()
+        return StageProfile(seconds, self.group.statistics().packets_received - self._packets_before)
 
 
 class OnDevices(Collective):

@@ -17,7 +17,7 @@ import time
 import traceback
 from dataclasses import asdict
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from switchsum.measure import interfaces, processor, resources, tcp_counters
 from switchsum.measure.call_roles import CallRoles
@@ -256,7 +256,7 @@ def die_with_starter() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def main(address: str) -> int:
+def main(address: str, kind: type[Worker] = Worker) -> int:
     """Serve; returns the exit status: 1 if the coordinator went away without a word."""
     try:
         channel = connect(address, CONNECT_TIMEOUT_S)
@@ -264,16 +264,21 @@ def main(address: str) -> int:
         print(f"error: no benchmark answers at {address}: {error}", file=sys.stderr)
         return 1
     try:
-        Worker(channel).serve()
+        kind(channel).serve()
     except Closed:
         return 1
     return 0
 
 
-if __name__ == "__main__":
+def run(kind: type[Worker], address: str) -> NoReturn:
+    """A process that is one rank, from its start to its end."""
     die_with_starter()
     faulthandler.enable()
-    status = main(sys.argv[1])
+    status = main(address, kind)
     sys.stderr.flush()
     # No orderly shutdown: destructors of a broken process group may wait for peers that are gone.
     os._exit(status)
+
+
+if __name__ == "__main__":
+    run(Worker, sys.argv[1])

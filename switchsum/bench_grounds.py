@@ -45,9 +45,16 @@ def _needs_switch(plan: Plan) -> bool:
 
 
 def described_rack(
-    file: Path, workers: int | None, rate: str | None, loss: float | None, elements: int | None, switch: str | None
+    file: Path,
+    workers: int | None,
+    rate: str | None,
+    loss: float | None,
+    elements: int | None,
+    switch: str | None,
+    queue_bytes: int = _QUEUE_BYTES,
 ) -> RackFile:
-    """The workers' rack with our switch, options applied. Raises CommandFailed."""
+    """The workers' rack with our switch, options applied. `queue_bytes`: of each link and direction, at least. Raises
+    CommandFailed."""
     require("bench", SWITCH_MODULES)
     from switchsum.bmv2_topologies import namespaces, rack_file
     from switchsum.bmv2_topologies.switch_process import KINDS
@@ -66,7 +73,7 @@ def described_rack(
         described = described.with_links(
             rate_bps=rate_bps,
             burst_bytes=max(_BURST_BYTES, *(worker.link.burst_bytes for worker in described.workers)),
-            queue_bytes=max(_QUEUE_BYTES, int(_QUEUE_S * fastest / 8)),
+            queue_bytes=max(queue_bytes, int(_QUEUE_S * fastest / 8)),
         )
         described = described.changed(kind=switch, elements=elements, loss=loss, name=f"bench-{os.getpid()}")
     except rack_file.RackError as error:
@@ -120,10 +127,18 @@ def _who(plan: Plan) -> str:
 
 
 def in_racks(
-    plan: Plan, described: RackFile, colocated: bool, bmv2: str, folder: Path, stack: ExitStack, doing: Doing
+    plan: Plan,
+    described: RackFile,
+    colocated: bool,
+    bmv2: str,
+    folder: Path,
+    stack: ExitStack,
+    doing: Doing,
+    module: str | None = None,
 ) -> Ground:
-    """`colocated`: parameter servers share the workers' hosts; else each has one of its own."""
-    from switchsum.bench_sites import Racks, RackSite
+    """`colocated`: parameter servers share the workers' hosts; else each has one of its own. `module`: that ranks run,
+    measure.worker if None."""
+    from switchsum.bench_sites import WORKER_MODULE, Racks, RackSite
     from switchsum.bmv2_topologies.namespaces import NetworkError
     from switchsum.bmv2_topologies.rack_file import RackError
     from switchsum.bmv2_topologies.switch_process import SwitchFailed
@@ -145,7 +160,7 @@ def in_racks(
             sites[switched] = RackSite(family, folder / name, rack, plan.workers, servers, plan.timeout_s)
         doing(f"starting {_who(plan)}")
         for site in sites.values():
-            site.start()
+            site.start(module or WORKER_MODULE)
         for switched, site in sites.items():
             crews[switched] = site.crew()
             stack.callback(crews[switched].close)

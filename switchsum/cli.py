@@ -22,6 +22,7 @@ from switchsum import (
     profile_command,
     rack_command,
     top_command,
+    validate_command,
     whatif_command,
 )
 from switchsum.demo.options import BadOption, DemoOptions
@@ -55,6 +56,7 @@ app.command()(profile_command.profile)
 app.command()(analyze_command.analyze)
 app.command()(whatif_command.whatif)
 app.command()(fleet_command.fleet)
+app.command()(validate_command.validate)
 
 
 Metrics = Annotated[

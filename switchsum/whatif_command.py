@@ -24,7 +24,12 @@ _LONGEST_RTT_US = 1e6
 
 
 def whatif(
-    job: Annotated[Path, typer.Argument(metavar="FEATURES", help="A job's features, as `switchsum profile` writes them.")],
+    job: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FEATURES", help="A job's features: a file, or the folder of all ranks that `switchsum profile` wrote."
+        ),
+    ],
     arch: Annotated[
         str | None,
         typer.Option(
@@ -86,13 +91,13 @@ def whatif(
     from switchsum.measure import whatif as studies
     from switchsum.measure.calibration import BadCalibration
     from switchsum.measure.costs import BadCluster
-    from switchsum.measure.features import BadFeatures, Features
+    from switchsum.measure.features import BadFeatures, of_job
     from switchsum.measure.media import BadSetting
     from switchsum.measure.prediction import CannotPredict
     from switchsum.measure.results import BadResults
 
     try:
-        features = Features.load(job)
+        features = of_job(job)
         rates = media.parse(set_rates or [])
         if "ethernet" not in rates:
             if features.link_bps is None:

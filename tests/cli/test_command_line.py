@@ -91,6 +91,7 @@ def test_without_a_command_help_is_shown(monkeypatch: pytest.MonkeyPatch, capsys
         "analyze",
         "whatif",
         "fleet",
+        "validate",
     }
     assert run("rack", monkeypatch) == 0
     bare = capsys.readouterr().out

@@ -10,6 +10,7 @@ import pytest
 
 from switchsum import cli
 from switchsum.measure import fleet, fleet_page, synthetic_fleet
+from switchsum.measure.features import BadFeatures
 from switchsum.measure.fleet import Fleet
 from switchsum.measure.prediction import Ground
 from tests.measure.made_features import features
@@ -101,6 +102,18 @@ def test_one_made_up_job_among_others_is_told(tmp_path: Path, monkeypatch: pytes
     words = check(tmp_path / "page" / "index.html").words
     assert "SYNTHETIC: 1 of 2 jobs on this page are made up" in words
     assert f"{tmp_path}/c.json: schema a list of 0 is not" in words
+
+
+def test_all_ranks_of_a_profile_are_one_job(tmp_path: Path) -> None:
+    features(name="alone").save(tmp_path / "alone.json")
+    (tmp_path / "profiled").mkdir()
+    for rank in range(4):
+        features().save(tmp_path / "profiled" / f"features.rank{rank}.json")
+    assert [each.name for each in fleet.load(tmp_path)[0]] == ["alone", "made-up"]
+    assert len(fleet.load(tmp_path / "profiled")[0]) == 1
+    (tmp_path / "profiled" / "features.rank3.json").unlink()
+    with pytest.raises(BadFeatures, match="features of 3 ranks of 4: bring all ranks' files together"):
+        fleet.load(tmp_path)
 
 
 def test_real_jobs_are_not_marked() -> None:
