@@ -15,8 +15,8 @@ def render(validation: Validation, pictures: Sequence[Picture]) -> str:
     machine = validation.environment
     about = (
         f"{machine['date']}, {machine['cores']} cores ({machine['cpu']}), commit {machine['git']}. Calibrated and profiled "
-        "at one link rate, predicted for others and for other architectures, then run. A scale model: links, models and buckets "
-        "are smaller than a cluster's, and a software switch stands in for a switch of hardware."
+        "at one link rate, predicted for others and for other architectures, then run. A scale model: links, models and "
+        "buckets are smaller than a cluster's, and a software switch stands in for a switch of hardware."
     )
     jobs = [
         [markup.text(job.name), markup.text(KINDS[job.name]), f"{job.gradient_bytes / 1e6:.2f}", f"{job.flops / 1e9:.2f}"]

@@ -36,6 +36,7 @@ WORKER_MODULE = "switchsum.training_worker"
 CALIBRATION, FEATURES, FORECASTS = "calibration.json", "features", "forecasts.json"
 # Far apart, so that latency and rate can be told from each other.
 _CALIBRATED_BYTES = (64 << 10, 1 << 20, 16 << 20)
+_WARMUP_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Terms:
             elements=self.rack.elements,
             repeat=self.repeat,
             duration_s=self.duration_s,
+            warmup_s=min(_WARMUP_S, self.duration_s),
             seed=self.seed,
             timeout_s=self.timeout_s,
         )
