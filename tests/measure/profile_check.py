@@ -23,13 +23,11 @@ SCRIPT = Path(__file__).with_name("known_delay.py")
 
 def trained(delay_ms: float, profile: Path | None) -> tuple[float, float]:
     """Median step in the stretch that a profile times, in milliseconds, and seconds of the whole run."""
-    command = ["torchrun", "--nproc-per-node", "2", str(SCRIPT), f"{delay_ms:g}"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(SCRIPT), f"{delay_ms:g}"]
     if profile is not None:
-        command = ["-m", "switchsum.cli", "profile", "--output", str(profile), "--", *command]
-    else:
-        command = ["-m", "torch.distributed.run", *command[1:]]
+        command = [sys.executable, "-m", "switchsum.cli", "profile", "--output", str(profile), "--", *command]
     started = time.perf_counter()
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - started
     steps = [line for line in done.stdout.splitlines() if line.endswith("ms a step")]
     if done.returncode or not steps:
