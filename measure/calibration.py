@@ -43,9 +43,9 @@ class BadCalibration(ValueError):
 
 @dataclass(frozen=True)
 class Fit:
-    """One transport's. `efficiency`: None where no row had a link with a rate; `missed`: rms distance of the rows' times from
-    the fit, of 1; `processor`: the least that a byte cost; `cpu_limited`: no row was without that limit; `rows`: that it is
-    made of."""
+    """One transport's. `efficiency`: None where no row had a link with a rate; `missed`: how far a row's time may be from the
+    fit, of 1: two standard deviations, nan of two rows, which any line meets; `processor`: the least that a byte cost;
+    `cpu_limited`: rows with that limit are among those that it is made of; `rows`: how many these are."""
 
     transport: str
     latency_s: Figure
@@ -65,7 +65,7 @@ class Fit:
             "transport": self.transport,
             "latency_s": figure(self.latency_s),
             "efficiency": figure(self.efficiency),
-            "missed": self.missed,
+            "missed": self.missed if math.isfinite(self.missed) else None,
             "processor": vars(self.processor),
             "cpu_limited": self.cpu_limited,
             "rows": self.rows,
@@ -248,9 +248,9 @@ def _fit(transport: str, points: Sequence[_Point]) -> Fit:
         transport,
         Figure.of([line.intercept for line in lines]),
         Figure.of([1 / each for each in slopes]) if linked else None,
-        math.sqrt(statistics.fmean([miss**2 for miss in misses])),
+        2 * math.sqrt(sum(miss**2 for miss in misses) / (len(misses) - 2)) if len(misses) > 2 else math.nan,
         Processor(cheapest.worker_cpu, cheapest.elsewhere_cpu, cheapest.cores),
-        bool(linked) and all(point.cpu_limited for point in chosen),
+        bool(linked) and any(point.cpu_limited for point in chosen),
         len(chosen),
     )
 

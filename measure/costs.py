@@ -106,12 +106,14 @@ class Processor:
 @dataclass(frozen=True)
 class Cost:
     """Of one sum: `latency_s` once, then for each byte `serial` (by medium, one after the other) and the largest of `limits`,
-    which are side by side. `credit_s`: of the "link" limit's time passes at once after a pause."""
+    which are side by side. `credit_s`: of the "link" limit's time passes at once after a pause, in which it grows by `refill` a
+    second: a token bucket fills at the nominal rate."""
 
     latency_s: float
     serial: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
     credit_s: float = 0.0
+    refill: float = 1.0
 
     def transfer(self, size_bytes: float, credit_s: float) -> tuple[float, float]:
         """Seconds of a sum that finds so much credit, and the credit that it leaves."""
@@ -125,7 +127,7 @@ class Cost:
         return self.latency_s + size_bytes * sum(self.serial.values()) + moving, left
 
     def refilled(self, credit_s: float, pause_s: float) -> float:
-        return min(self.credit_s, credit_s + pause_s)
+        return min(self.credit_s, credit_s + self.refill * pause_s)
 
     def seconds(self, size_bytes: float) -> float:
         """Of a sum after a pause."""
@@ -230,13 +232,13 @@ def cost(
     if window is not None and architecture in LANES:
         under_way = window.slots * window.payload_bytes
         limits["slots"] = wire_bytes(architecture, dtype) * levels(cluster) * window.rtt_s / under_way
-    return Cost(latency_s, serial, limits, link.burst_bytes / link.bytes_per_s)
+    return Cost(latency_s, serial, limits, link.burst_bytes * link.s_per_byte, 1 / link.efficiency)
 
 
 def scaled(found: Cost, times: float) -> Cost:
     """One that takes so many times as long."""
     serial, limits = ({name: times * s for name, s in each.items()} for each in (found.serial, found.limits))
-    return Cost(times * found.latency_s, serial, limits, found.credit_s)
+    return Cost(times * found.latency_s, serial, limits, times * found.credit_s, times * found.refill)
 
 
 def _ring(members: int) -> float:

@@ -84,8 +84,9 @@ class Ground:
         return range(0 if self.calibration is None else len(self.calibration.fit(architecture).latency_s.runs))
 
     def missed(self, architecture: str) -> float:
-        """How far the fit is from the calibrating rows, of 1."""
-        return 0.0 if self.calibration is None else self.calibration.fit(architecture).missed
+        """How far a sum may be from the fit, of 1; 0 where that is not known."""
+        missed = math.nan if self.calibration is None else self.calibration.fit(architecture).missed
+        return missed if math.isfinite(missed) else 0.0
 
     def _link(self, architecture: str, bytes_per_s: float, run: int | None) -> Medium:
         if self.calibration is not None:

@@ -6,6 +6,7 @@ life. Afterwards all ranks must hold the same weights, to the last bit.
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 from switchsum.measure import formulas, processor
@@ -45,7 +46,7 @@ class Training(AllReduce):
         run.elapsed_s = sum(run.slowest_s)
 
     def _train(self, way: Way, steps: int, run: Run | None) -> list[list[float]]:
-        """By rank: seconds of each step."""
+        """Seconds of each step: it has ended when it has on every rank, so the same for all. Ranks of a rack share a clock."""
         crew, servers = self._crews[way.name], self._servers(way)
         pids = crew.site.switch_pids if way.needs_switch else ()
         served, switch_ns = self._ask(servers, way, "usage"), sum(map(processor.process_ns, pids))
@@ -56,8 +57,8 @@ class Training(AllReduce):
             run.usage = [Usage(**answer["usage"]) for answer in answers]
             for before, after in zip(served, self._ask(servers, way, "usage"), strict=True):
                 run.usage.append(processor.difference(Usage(**after["usage"]), Usage(**before["usage"])))
-        found: list[list[float]] = [[ns / 1e9 for ns in answer["ns"]] for answer in answers]
-        return found
+        ended = [max(marks) for marks in zip(*(answer["marks_ns"] for answer in answers), strict=True)]
+        return [[(end - begin) / 1e9 for begin, end in itertools.pairwise(ended)]] * len(answers)
 
     def _after(self, row: Series, way: Way) -> None:
         """Nothing: stages are counted in sums alone."""

@@ -111,9 +111,8 @@ class Point:
 
     @property
     def covered(self) -> bool:
-        """Whether both intervals of 95 % meet."""
-        low, high = self._interval
-        return self.forecast.step.low <= high and self.forecast.step.high >= low
+        """Whether the measured mean lies in the predicted interval."""
+        return self.forecast.step.low <= self.measured.step.mean <= self.forecast.step.high
 
     @property
     def _interval(self) -> tuple[float, float]:
@@ -190,7 +189,7 @@ class Validation:
 
     @property
     def coverage(self) -> float:
-        """Share of points where the intervals of prediction and measurement meet."""
+        """Share of points whose measured mean lies in the predicted interval."""
         return statistics.fmean([point.covered for point in self.predicted])
 
     def missed(self) -> list[str]:

@@ -59,7 +59,7 @@ def summary(validation: Validation) -> list[str]:
         f"{_which(_worst(points))}",
         f"order of architectures: {_pairs(model)} (aim: at least {100 * LEAST_RIGHT:g} %), of those whose intervals do not "
         "overlap",
-        f"intervals of prediction and measurement meet in {100 * validation.coverage:.0f} % of the points",
+        f"the measured mean lies in the predicted 95 % interval in {100 * validation.coverage:.0f} % of the points",
         *(
             f"guessing by {name}: mean {100 * each.mean:.1f} %, worst {100 * each.worst:.1f} %, order {_pairs(each)}"
             for name, each in found.items()

@@ -13,6 +13,8 @@ from switchsum.measure.prediction import PAYLOAD_BYTES, Ground, Interval, Predic
 MATTERS = 0.02  # of a step: below, nobody would notice
 _ALIKE = 0.98
 
+_CERTAIN = ("one worker", "nothing summed", "one host")
+
 GAIN, LOSS, NO_GAIN, UNDECIDED = "gain", "loss", "no gain", "undecided"
 
 
@@ -42,13 +44,14 @@ class Verdict:
 
 
 def judge(features: Features, base: Prediction, test: Prediction, ground: Ground) -> Verdict:
-    """A gain is claimed where the whole interval is above 1 and the step gets shorter by MATTERS."""
+    """A gain is claimed where the whole interval is above 1 and the step gets shorter by MATTERS; that there is none, where the
+    whole interval is below that, or there is nothing that a network could change."""
     ratio = speedup(base, test)
     if ratio.low > 1 and ratio.value >= 1 + MATTERS:
         return Verdict(base, test, ratio, GAIN, "", "")
     cause, why = _why(features, base, test, ground)
-    if ratio.value >= 1 + MATTERS:
-        verdict, cause, why = UNDECIDED, "interval", "the interval holds 1: measure more runs and steps"
+    if ratio.high >= 1 + MATTERS and cause not in _CERTAIN:
+        verdict, cause, why = UNDECIDED, "interval", "the interval reaches from no gain to one: measure more runs and steps"
     else:
         verdict = LOSS if ratio.high < 1 and ratio.value <= 1 - MATTERS else NO_GAIN
     return Verdict(base, test, ratio, verdict, cause, why)

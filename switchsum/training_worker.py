@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
 from collections.abc import Callable
@@ -66,17 +65,17 @@ class TrainingWorker(Worker):
         return step
 
     def do_train(self, way: str, steps: int) -> dict[str, Any]:
-        """Nanoseconds of each step. All ranks begin together; afterwards the gradients hold them together."""
+        """When each step began, and the last one ended, on the monotonic clock. All ranks begin together; afterwards the
+        gradients hold them together."""
         import torch.distributed as dist
 
         step = self._trainings[way]
         dist.barrier()
-        before, marks = processor.usage(), [time.perf_counter_ns()]
+        before, marks = processor.usage(), [time.monotonic_ns()]
         for _ in range(steps):
             step()
-            marks.append(time.perf_counter_ns())
-        used = processor.used_since(before)
-        return {"ns": [end - start for start, end in itertools.pairwise(marks)], "usage": asdict(used)}
+            marks.append(time.monotonic_ns())
+        return {"marks_ns": marks, "usage": asdict(processor.used_since(before))}
 
     def do_weights(self, way: str) -> dict[str, Any]:
         """What tells whether ranks hold the same weights."""

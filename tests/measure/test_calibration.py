@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -99,6 +101,36 @@ def test_predictions_at_the_calibrating_rate_are_what_was_measured() -> None:
         rounds, factor = costs.rounds(architecture, cluster), costs.link_bytes(architecture, cluster)
         assert middle == pytest.approx(rounds * 0.001 + SIZES[1] * factor / 0.9 / 12.5e6, rel=0.005)
         assert first < middle < last
+
+
+def test_what_a_burst_took_off_is_put_back() -> None:
+    """At the calibrating rate and burst a fit tells the time that it was made of, also where efficiency is far from 1."""
+    medium = Calibration.of(found(made(efficiency=0.6))).medium("switch", RATE_BPS / 8, burst_bytes=131_072)
+    seconds = costs.cost("switch", Cluster(4), {"ethernet": medium}).seconds(1_048_576)
+    assert seconds == pytest.approx(0.001 + (1_048_576 - 131_072) / 0.6 / 12.5e6, rel=0.01)
+
+
+def test_how_far_a_row_may_be_from_the_fit() -> None:
+    """The middle row of the three takes 10 % longer than the line through the others; with two rows nothing is known."""
+    rows = made()
+    assert Calibration.of(found(rows)).fits["switchsum"].missed < 1e-3
+    bent = replace_times(rows, 1, 1.10)
+    assert 0.10 < Calibration.of(found(bent)).fits["switchsum"].missed < 0.20
+    two = results(*[each for each in rows.series if each.size_bytes != SIZES[1]], links=rows.links)
+    two.environment["cores"] = 2
+    assert math.isnan(Calibration.of(found(two)).fits["switchsum"].missed)
+    json.dumps(Calibration.of(found(two)).as_json(), allow_nan=False)
+
+
+def replace_times(rows: Results, number: int, factor: float) -> Results:
+    series = copy.deepcopy(rows.series)
+    for each in series:
+        if each.size_bytes == SIZES[number]:
+            for run in each.runs:
+                run.seconds = [[factor * seconds for seconds in worker] for worker in run.seconds]
+    bent = results(*series, links=rows.links)
+    bent.environment["cores"] = 2
+    return bent
 
 
 def test_the_bursts_bytes_take_no_time() -> None:

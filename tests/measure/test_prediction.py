@@ -215,7 +215,18 @@ def test_no_gain_has_its_reason(job: Features, arguments: dict[str, Any], cause:
 
 def test_what_the_interval_does_not_show_is_undecided() -> None:
     found = judged(features(), 10.0, Ground(calibration(spread=0.4), rtt_s=1e-6))
-    assert (found.verdict, found.why) == ("undecided", "the interval holds 1: measure more runs and steps")
+    assert (found.verdict, found.why) == ("undecided", "the interval reaches from no gain to one: measure more runs and steps")
+
+
+def test_no_gain_is_not_claimed_where_the_interval_reaches_one() -> None:
+    """The middle value is below what matters, the interval is not."""
+    ground = Ground(calibration(spread=0.4), rtt_s=1e-6)
+    for gbps in (20.0, 25.0, 40.0, 100.0):
+        found = judged(features(), gbps, ground)
+        assert found.verdict != "no gain" or found.ratio.high < 1 + verdicts.MATTERS, found
+    assert judged(features(), 25.0, ground).verdict == "undecided"
+    assert judged(features(), 25.0).verdict == "no gain"
+    assert judged(features(workers=1, gradient_bytes=0, buckets=()), 25.0, ground).cause in ("one worker", "nothing summed")
 
 
 def test_the_ring_tends_to_twice_the_switch() -> None:
