@@ -178,7 +178,10 @@ class Real:
 
 @pytest.mark.parametrize(("epochs", "rounds"), [(1, "PVVV"), (2, "PV"), (1, "GV")])
 def test_engines_and_program_stay_within_the_model(epochs: int, rounds: str) -> None:
-    """Every state of real engines and the compiled program, in random runs, is one that the model has; and many are met."""
+    """Every state of real engines and the compiled program, in random runs, is one that the model has; and many are met.
+
+    Seen red (2026-11-30) with programs of test_mutations.py: stale packets added, duplicates added, no maximum of exponents.
+    """
     known = set()
     for slots in itertools.product(["G", "GV"] if rounds == "GV" else [rounds], repeat=2):  # a good guess is the end
         known |= reachable(Model(TableSwitch(read()), Job(slots, epochs), Hosts()))
