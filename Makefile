@@ -5,7 +5,7 @@ STAMP := $(VENV)/.installed
 MINUTES ?= 10
 SWITCH ?= softswitch
 
-.PHONY: demo rack test lint format p4 generate protos soak model-check soak-faults fuzz test-bmv2 test-ptf bench-rack bench-switch clean
+.PHONY: demo rack test lint format p4 p4-tna generate protos soak model-check soak-faults fuzz test-bmv2 test-ptf bench-rack bench-switch clean
 
 # torch has its own line: this specifier finds the CPU build, any other may pull in CUDA.
 $(STAMP): pyproject.toml
@@ -39,6 +39,10 @@ format: $(STAMP)
 # The compiled switch program: make p4 P4C=/path/to/p4c-bm2-ss
 p4: generate
 	$(BIN)/python -m switchsum.p4src.build_program $(if $(P4C),--p4c $(P4C))
+
+# The same for Tofino and Tofino 2, and what it takes of them: make p4-tna BFP4C=/path/to/p4c-barefoot
+p4-tna: generate
+	$(BIN)/python -m switchsum.p4src.build_tna $(if $(BFP4C),--bfp4c $(BFP4C))
 
 # What the switch program and the hosts share, from p4src/protocol.yaml
 generate: $(STAMP)
