@@ -1,5 +1,5 @@
-"""Switches for the tests of this folder: on veth pairs, each kind started once and programmed anew for each target; or the one
-that --target names.
+"""Switches for the tests of this folder: on veth pairs, each kind started once and programmed anew for each target; the source
+for Tofino, executed; or the one that --target names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from switchsum.bmv2_topologies.switch_process import DEVICE_ID
 from switchsum.bmv2_topologies.wired_switch import WiredSwitch, packet_socket
 from switchsum.controller import pipeline
 from tests.protocol import external_switch
-from tests.protocol.targets import PORTS, OnInterfaces
+from tests.protocol.targets import PORTS, OnInterfaces, Target
+from tests.protocol.tna_switch import NO_CPP, TnaSwitch
 
 pytest.register_assert_rewrite("tests.protocol.cases")  # pytest explains assertions in tests' own modules only
 BMV2 = os.environ.get("SWITCHSUM_BMV2") or shutil.which("simple_switch_grpc")
@@ -25,12 +26,15 @@ NO_BMV2 = "simple_switch_grpc is neither on PATH nor named by SWITCHSUM_BMV2" if
 NO_VETH = what_is_missing()
 
 EXTERNAL = "external"
+CHIPS = {"tofino": 1, "tofino2": 2}
 
-Wire = Callable[[str, str, int], OnInterfaces]  # (kind, layout, elements) -> a target that is programmed with this build
+Wire = Callable[[str, str, int], Target]  # (kind, layout, elements) -> a target that is programmed with this build
 
 
 def marks(kind: str) -> list[Any]:
-    """What a test of a switch on veth pairs must be marked with. Every kind needs root and iproute2."""
+    """What a test of a switch of this kind must be marked with. Those on veth pairs need root and iproute2."""
+    if kind in CHIPS:
+        return [pytest.mark.skipif(NO_CPP is not None, reason=NO_CPP or "")]
     if kind == "bmv2":
         return [pytest.mark.bmv2, pytest.mark.skipif(NO_BMV2 is not None, reason=NO_BMV2 or "")]
     return [pytest.mark.skipif(NO_VETH is not None, reason=NO_VETH or "")]
@@ -67,9 +71,11 @@ def wire(pytestconfig: pytest.Config) -> Iterator[Wire]:
             target.padded_to_bytes = switch.shortest_frame_bytes
             return target
 
-        def make(kind: str, layout: str, elements: int) -> OnInterfaces:
+        def make(kind: str, layout: str, elements: int) -> Target:
             if kind == EXTERNAL:
                 return external()
+            if kind in CHIPS:
+                return TnaSwitch(CHIPS[kind])
             if kind not in switches:
                 switches[kind] = stack.enter_context(WiredSwitch(kind, PORTS, bmv2=str(BMV2)))
             switch, numbers = switches[kind], {port: port for port in PORTS}

@@ -1,4 +1,5 @@
-"""Every case of tests/protocol/cases on every target: in process, the softswitch on veth pairs, BMv2; or the one of --target.
+"""Every case of tests/protocol/cases on every target: in process, the softswitch on veth pairs, BMv2, the source for Tofino; or
+the one of --target.
 
 What each can do and where it is skipped: docs/conformance.md.
 """
@@ -25,6 +26,8 @@ TARGETS = [
     *(pytest.param(("in process", *build), id=f"in_process-{build[0]}-{build[1]}") for build in BUILDS),
     *on_wires("softswitch", [("lanes", 64), ("lanes", 256), ("wide", 128)]),
     *on_wires("bmv2", [("wide", 64), ("wide", 128), ("wide", 256), ("lanes", 64)]),
+    *on_wires("tofino", [("lanes", 64)]),
+    *on_wires("tofino2", [("lanes", 64)]),
 ]
 
 

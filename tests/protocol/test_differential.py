@@ -1,4 +1,5 @@
-"""Thousands of seeded random packets through a switch on veth pairs and through the program in process: all of it must agree.
+"""Thousands of seeded random packets through a switch on veth pairs, or the source for Tofino, and through the program in
+process: all of it must agree.
 
 Every byte that leaves, its port, the order on each port, and every counter, packets and bytes. Bursts go into one port at a
 time, with marks behind them (targets.py), so what came of a burst is known exactly without a round trip for each packet.
@@ -25,7 +26,12 @@ from tests.protocol.targets import JOB, PORTS, WORKERS, InProcess, Outputs, Targ
 
 SEED = int(os.environ.get("SWITCHSUM_SEED", "1"))
 PACKETS = int(os.environ.get("SWITCHSUM_PACKETS", "10000"))
-SWITCHES = [*on_wires("softswitch", [("lanes", 64), ("wide", 256)]), *on_wires("bmv2", [("wide", 64), ("lanes", 64)])]
+SWITCHES = [
+    *on_wires("softswitch", [("lanes", 64), ("wide", 256)]),
+    *on_wires("bmv2", [("wide", 64), ("lanes", 64)]),
+    *on_wires("tofino", [("lanes", 64)]),
+    *on_wires("tofino2", [("lanes", 64)]),
+]
 TABLES = (programming.WORKER_VERDICTS, programming.JOB_VERDICTS, programming.REJECTIONS)
 DROPPED = (programming.DROPPED_IN, programming.DROPPED_OUT)
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -77,8 +77,37 @@ def answer_frame(worker: Worker, datagram: bytes) -> bytes:
     return worker.mac.to_bytes(6, "big") + SWITCH_MAC.to_bytes(6, "big") + b"\x08\x00" + ip + udp + datagram
 
 
+class Rows(Protocol):
+    """A program with one job, whose rows can be put and read."""
+
+    workers: list[Worker]
+
+    def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]: ...
+
+    def rejections(self) -> dict[RejectReason, int]: ...
+
+    def put(self, index: int, row: Row) -> None: ...
+
+    def can_hold(self, index: int, row: Row) -> bool:
+        """Whether the registers can hold this row here."""
+
+    def row(self, index: int) -> Row:
+        """With all its lanes."""
+
+    def fields(self, index: int, values: Any) -> Row:
+        """With these values, unread."""
+
+    def some_lanes(self, index: int) -> Lanes: ...
+
+    def check_others(self) -> None:
+        """The job's packets have touched nobody else's rows."""
+
+    def has_counted(self, verdict: Verdict) -> bool:
+        """Whether one more packet of the job has had this verdict."""
+
+
 class ProgramRows:
-    """The program with one job, whose rows can be put and read."""
+    """Rows of the compiled v1model program."""
 
     def __init__(self, workers: int, program: Program | None = None) -> None:
         self.workers = workers_of(workers)
@@ -92,32 +121,37 @@ class ProgramRows:
         for index in (*NEIGHBOURS, *ROWS):
             self.put(index, Row(index, 0, 0, index, 0, STORED))
 
+    def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
+        return self.switch.process(port, frame)
+
+    def rejections(self) -> dict[RejectReason, int]:
+        return self.switch.rejections()
+
     def put(self, index: int, row: Row) -> None:
         for register, value in zip(self._fields, (row.epoch, row.phase, row.bitmap, row.tag, row.exponent), strict=True):
             register.write(index, value)
         for register, value in zip(self._lanes, row.values or (), strict=False):
             register.write(index, value)
 
+    def can_hold(self, index: int, row: Row) -> bool:
+        return True
+
     def row(self, index: int) -> Row:
-        """With all its lanes."""
         return self.fields(index, tuple(register.read(index) for register in self._lanes))
 
     def fields(self, index: int, values: Any) -> Row:
-        """With these values, unread."""
         return Row(*(register.read(index) for register in self._fields), values)
 
     def some_lanes(self, index: int) -> Lanes:
         return tuple(self._lanes[lane].read(index) for lane in (0, ELEMENTS // 2, ELEMENTS - 1))
 
     def check_others(self) -> None:
-        """The job's packets have touched nobody else's rows."""
         for index in NEIGHBOURS:
             assert self.row(index) == Row(index, 0, 0, index, 0, STORED), f"row {index} is of no slot of the job"
         held = {index for index in range(2 * SLOTS) if self._fields[0].read(index)}
         assert held == {*NEIGHBOURS, *ROWS}
 
     def has_counted(self, verdict: Verdict) -> bool:
-        """Whether one more packet of the job has had this verdict."""
         self._counted[verdict] += 1
         key = (Exact(JOB), Exact(EPOCH), Exact(verdict))
         return self.switch.dataplane.tables[JOB_VERDICTS].read_counter(key, 0)[0] == self._counted[verdict]
@@ -130,7 +164,7 @@ def datagram(packet: Packet | Answer, phase: int, worker: int, slot: int = SLOT)
 
 
 def compare(
-    rules: SlotRules, rows: ProgramRows, bitmaps: Collection[int], senders: Collection[int]
+    rules: SlotRules, rows: Rows, bitmaps: Collection[int], senders: Collection[int]
 ) -> Counter[tuple[str, PacketType]]:
     """Every situation, in the program and in the table. Returns how often each rule was met by each type of packet."""
     met: Counter[tuple[str, PacketType]] = Counter()
@@ -145,9 +179,11 @@ def compare(
         packet = replace(packet, values=BROUGHT if packet.type == PacketType.CONTRIBUTION else None)
         step = rules.step(row, packet, Sender(1 << worker, full), added)
         index = 2 * FIRST_SLOT + rules.place(slot, packet.phase)
+        if not rows.can_hold(index, row):
+            continue
         rows.put(index, replace(row, values=None))
         sender = rows.workers[worker]
-        left = rows.switch.process(sender.port, frame_of(sender, datagram(packet, packet.phase, worker, slot)))
+        left = rows.process(sender.port, frame_of(sender, datagram(packet, packet.phase, worker, slot)))
         where = f"{step.rule}: {row}, {packet}, worker {worker}"
         assert rows.fields(index, step.row.values) == step.row, where
         assert rows.some_lanes(index) == sampled[step.row.values], where
@@ -203,7 +239,7 @@ def faulty(kind: PacketType, faults: dict[str, Any]) -> tuple[int, bytes]:
     return fields.get("port", 1), bytes(frame)
 
 
-def compare_admission(rules: SlotRules, rows: ProgramRows) -> None:
+def compare_admission(rules: SlotRules, rows: Rows) -> None:
     """Packets that fail any of the checks, in every combination."""
     rejected: Counter[RejectReason] = Counter()
     before = [rows.row(index) for index in ROWS]
@@ -211,14 +247,14 @@ def compare_admission(rules: SlotRules, rows: ProgramRows) -> None:
     for kind, failed in itertools.product(HOST_TYPES, subsets(checks)):
         for faults in itertools.product(*(FAULTS[check] for check in failed)):
             port, frame = faulty(kind, functools.reduce(dict.__or__, faults, {}))
-            assert rows.switch.process(port, frame) == [], failed
+            assert rows.process(port, frame) == [], failed
             counted = rules.refusal(failed)
             if isinstance(counted, RejectReason):
                 rejected[counted] += 1
             else:
                 assert counted is not None, failed
                 assert rows.has_counted(counted), failed
-            assert rows.switch.rejections() == rejected, failed
+            assert rows.rejections() == rejected, failed
     assert [rows.row(index) for index in ROWS] == before
     rows.check_others()
 
