@@ -97,7 +97,7 @@ def test_an_address_in_use_is_an_error(switch: SoftSwitch) -> None:
         ({"lease_s": 0.0}, "lease 0.0 is out of range: 0.1 to 3600 seconds"),
         ({"slots": 2049}, "slots 2049 is out of range: 1 to 2048"),
         ({"election_id": 0}, "election_id 0 is out of range"),
-        ({"device_id": 0}, "device_id 0 is out of range"),
+        ({"device_id": -1}, "device_id -1 is out of range"),
         ({"connect_timeout_s": -1.0}, "connect_timeout -1.0 is out of range"),
         ({"loss_in": 1.0}, "a loss of 1.0 is not possible: give a probability from 0 to below 1"),
         ({"loss_out": -0.1}, "a loss of -0.1 is not possible"),

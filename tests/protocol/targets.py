@@ -253,9 +253,11 @@ class P4RuntimeTarget(Target):
 
     def entry_counters(self, table: str) -> Counts:
         entity = p4runtime_pb2.Entity()
-        entity.direct_counter_entry.table_entry.table_id = self._names.table_id(table)
-        found = [reply.direct_counter_entry for reply in self._session.read([entity])]
-        return {self._names.key(entry.table_entry)[1]: (entry.data.packet_count, entry.data.byte_count) for entry in found}
+        entity.table_entry.table_id = self._names.table_id(table)
+        entity.table_entry.counter_data.SetInParent()
+        found = [reply.table_entry for reply in self._session.read([entity]) if not reply.table_entry.is_default_action]
+        counts = [(entry.counter_data.packet_count, entry.counter_data.byte_count) for entry in found]
+        return {self._names.key(entry)[1]: count for entry, count in zip(found, counts, strict=True)}
 
     def packets_counted(self, counter: str, index: int) -> int:
         entity = p4runtime_pb2.Entity()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 
 import pytest
-from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
 
 from switchsum.controller.p4names import P4Names
 from switchsum.controller.programming import check_program
 from switchsum.p4src import build_tna, generate, tna_report
-from switchsum.p4src.layout import SLOTS
+from switchsum.p4src.layout import HEADER_BYTES, SLOTS
+from tests.protocol import p4info_diff
+from tests.protocol.p4info_diff import actions, counters, load, tables
 from tests.protocol.switch_under_test import BUILD
 
 STEMS = [build_tna.stem(chip, elements) for chip, elements in build_tna.PROGRAMS]
@@ -55,42 +56,6 @@ HIDDEN_IN_TNA = {
 OTHER_PARAMETERS = {"SwitchIngress.service.answer_sender"}
 
 
-def load(path: Path) -> p4info_pb2.P4Info:
-    p4info = p4info_pb2.P4Info()
-    text_format.Parse(path.read_text(), p4info, allow_unknown_field=True)
-    return p4info
-
-
-def tables(p4info: p4info_pb2.P4Info) -> dict[str, object]:
-    """Table -> all that an entry may say of it, by name."""
-    names = {action.preamble.id: action.preamble.name for action in p4info.actions}
-    return {
-        table.preamble.name: (
-            [(field.name, field.bitwidth, field.match_type) for field in table.match_fields],
-            sorted(names[reference.id] for reference in table.action_refs),
-            table.size,
-            names.get(table.const_default_action_id),
-            names.get(table.initial_default_action.action_id),
-        )
-        for table in p4info.tables
-    }
-
-
-def actions(p4info: p4info_pb2.P4Info) -> dict[str, list[tuple[int, str, int]]]:
-    return {
-        action.preamble.name: [(param.id, param.name, param.bitwidth) for param in action.params]
-        for action in p4info.actions
-        if ".values.pair_" not in action.preamble.name
-    }
-
-
-def counters(p4info: p4info_pb2.P4Info) -> dict[str, object]:
-    """Counter -> unit and size, or the table whose entries have one each."""
-    names = {table.preamble.id: table.preamble.name for table in p4info.tables}
-    found: dict[str, object] = {c.preamble.name: (c.spec.unit, c.size) for c in p4info.counters}
-    return found | {c.preamble.name: (c.spec.unit, names[c.direct_table_id]) for c in p4info.direct_counters}
-
-
 @pytest.mark.parametrize("stem", STEMS)
 def test_the_controller_sees_the_same_program(stem: str) -> None:
     ours = load(BUILD / "tna" / f"{stem}.p4info.txtpb")
@@ -99,7 +64,10 @@ def test_the_controller_sees_the_same_program(stem: str) -> None:
     assert (ours.pkg_info.name, ours.pkg_info.version) == (reference.pkg_info.name, reference.pkg_info.version)
     assert tables(ours) == tables(reference)
     assert counters(ours) == counters(reference)
-    mine, others = actions(ours), actions(reference)
+    mine, others = (
+        {name: params for name, params in actions(p4info).items() if ".values.pair_" not in name}
+        for p4info in (ours, reference)
+    )
     assert others.keys() - mine.keys() == HIDDEN_IN_V1MODEL
     assert mine.keys() - others.keys() - {"SwitchIngress.service.go_round"} == HIDDEN_IN_TNA
     assert {name for name in mine.keys() & others.keys() if mine[name] != others[name]} == OTHER_PARAMETERS
@@ -126,6 +94,26 @@ def test_the_figures_are_those_of_the_compilers_reports() -> None:
 def test_the_document_shows_the_figures() -> None:
     fits = [tna_report.load(BUILD / "tna" / f"{stem}.fit.json") for stem in STEMS]
     assert tna_report.table(fits) in DOCUMENT.read_text()
+
+
+def test_the_document_shows_how_the_p4infos_differ() -> None:
+    assert p4info_diff.table(STEMS) in DOCUMENT.read_text(), "docs/tofino.md: run `python -m tests.protocol.p4info_diff`"
+
+
+def slots_by_rate() -> str:
+    """The table of how many slots keep a link full, in Markdown: twice rate times round trip, over the bytes of a packet."""
+    octets = 14 + 20 + 8 + HEADER_BYTES + 4 * 64 + 24  # Ethernet, IPv4, UDP; the last: preamble, FCS, gap
+    lines = ["| link | round trip 20 us | 100 us | all 2,048 slots are enough up to |", "|---|---:|---:|---:|"]
+    for gbps in (10, 25, 100, 400):
+        needed = [math.ceil(2 * gbps * 1e9 * round_trip_s / 8 / octets) for round_trip_s in (20e-6, 100e-6)]
+        cells = [f"{slots:,}" if slots <= SLOTS else f"({slots:,})" for slots in needed]
+        longest_us = SLOTS * octets * 8 / 2 / (gbps * 1e3)
+        lines.append(f"| {gbps} Gbit/s | {' | '.join(cells)} | {longest_us:.1f} us |")
+    return "\n".join(lines)
+
+
+def test_the_document_shows_how_many_slots_a_link_needs() -> None:
+    assert slots_by_rate() in DOCUMENT.read_text(), slots_by_rate()
 
 
 def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
