@@ -51,7 +51,7 @@ def test_no_switch_is_an_error_that_names_the_address() -> None:
 
 
 def test_something_else_than_a_switch_is_told_apart(controller: ControllerDaemon) -> None:
-    with pytest.raises(SwitchError, match=f"the switch at {controller.address} answered UNIMPLEMENTED"):
+    with pytest.raises(SwitchError, match=f"the switch at {controller.address} refused the session: UNIMPLEMENTED"):
         SwitchSession(controller.address, 1, 1, timeout_s=20.0, on_lost=print, on_role=print)
 
 

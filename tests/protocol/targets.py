@@ -21,12 +21,12 @@ from p4.v1 import p4runtime_pb2
 
 from switchsum.controller import programming
 from switchsum.controller.fabric import RackFabric, Station
-from switchsum.controller.jobs import Application, Job, Member
+from switchsum.controller.jobs import Application, Attachment, Job, Member
 from switchsum.controller.p4names import Entry, Group, Item
 from switchsum.controller.pipeline import Build
 from switchsum.controller.slots import Demand
 from switchsum.controller.switch_session import DELETE, INSERT, MODIFY, SwitchSession
-from switchsum.p4src.layout import SLOTS
+from switchsum.p4src.layout import SERVICE_PORT, SLOTS
 from switchsum.softswitch.dataplane import Dataplane
 from switchsum.softswitch.tables import Exact
 from tests.protocol.switch_under_test import SWITCH_IP, SWITCH_MAC, Worker, load_program
@@ -55,7 +55,9 @@ def job_of(workers: list[Worker], slots: range, epoch: int, number: int) -> Job:
     for rank, worker in enumerate(workers):
         address = str(IPv4Address(worker.ip))
         application = Application("train", rank, len(workers), "", 0, address, worker.udp_port, len(slots), 0)
-        members[rank] = Member(f"member {rank}", application, RACK.attach(address, {}, {}))
+        members[rank] = Member(
+            f"member {rank}", application, Attachment(worker.port, worker.mac, RACK.data_address, SERVICE_PORT)
+        )
     demand = Demand(len(slots), len(slots))
     return Job("train", len(workers), slots, number, "", demand, born_at=0.0, epoch=epoch, members=members)
 

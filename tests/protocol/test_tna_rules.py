@@ -13,6 +13,7 @@ import pytest
 
 from switchsum.controller import programming
 from switchsum.p4src.layout import SLOTS, RejectReason, Verdict
+from tests.protocol.simulation import Simulation, run_seed
 from tests.protocol.slot_rules import HOST_TYPES, Row, SlotRules, read
 from tests.protocol.targets import Outputs, job_of
 from tests.protocol.test_slot_rules import (
@@ -29,10 +30,11 @@ from tests.protocol.test_slot_rules import (
     compare_admission,
     workers_of,
 )
-from tests.protocol.tna_switch import NO_CPP, TnaSwitch, source
+from tests.protocol.tna_switch import NO_CPP, TnaSwitch, TnaUnderTest, source
 
 pytestmark = pytest.mark.skipif(NO_CPP is not None, reason=NO_CPP or "")
 CHIPS = (1, 2)
+SEEDS = range(10)
 JOBS = {
     1: ((1,), (0,)),
     3: (range(1, 8), (0, 2)),
@@ -119,6 +121,13 @@ def test_the_source_refuses_in_the_tables_order(chip: int) -> None:
 def compare_both(rules: SlotRules, chip: int, text: str | None = None) -> None:
     compare(rules, TnaRows(2, chip, text), (0b01, 0b11), (0, 1))
     compare_admission(rules, TnaRows(2, chip, text))
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_engines_sum_right_over_a_bad_network(chip: int) -> None:
+    """The simulation (simulation.py), with the source as its switch: nothing happens that does not with the v1model program."""
+    for seed in SEEDS:
+        assert Simulation(seed, TnaUnderTest(chip)).run() == run_seed(seed)  # type: ignore[arg-type]
 
 
 BROKEN = [  # what the source says, and what it is made to say

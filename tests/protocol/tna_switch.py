@@ -10,9 +10,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from switchsum.controller import programming
+from switchsum.controller.jobs import Job
 from switchsum.controller.p4names import Group, Item
 from switchsum.controller.switch_session import DELETE
-from tests.protocol.targets import RACK, Counts, Outputs, Target
+from switchsum.p4src.layout import Verdict
+from tests.protocol.switch_under_test import Worker
+from tests.protocol.targets import RACK, Counts, Outputs, Target, job_of
 from tests.protocol.tna_program import CPP, NOWHERE, PORT_METADATA_BITS, TableEntry, TnaProgram, preprocessed
 
 ELEMENTS = 64
@@ -103,6 +106,32 @@ class TnaSwitch(Target):
 
     def close(self) -> None:
         self._pending = []
+
+
+class TnaUnderTest:
+    """SwitchUnderTest, for the source of p4src/tna: what the simulation asks of a switch."""
+
+    def __init__(self, chip: int) -> None:
+        self._chip = chip
+
+    def reset(self) -> None:
+        self._switch = TnaSwitch(self._chip)
+        self._jobs: dict[tuple[int, int], Job] = {}
+
+    def install_job(self, job: int, epoch: int, workers: list[Worker], slot_base: int, slots: int, group: int) -> None:
+        """The job's group has the job's number, as the controller gives it, whatever `group` is."""
+        self._jobs[job, epoch] = job_of(workers, range(slot_base, slot_base + slots), epoch, job)
+        self._switch.install(self._jobs[job, epoch])
+
+    def remove_job(self, job: int, epoch: int, group: int) -> None:
+        self._switch.remove(self._jobs.pop((job, epoch)))
+
+    def process(self, port: int, frame: bytes, now_us: int = 0) -> Outputs:
+        return self._switch.process(port, frame)
+
+    def verdicts(self, job: int, epoch: int, worker: int) -> dict[Verdict, int]:
+        counts = self._switch.entry_counters(programming.WORKER_VERDICTS)
+        return {verdict: packets for verdict in Verdict if (packets := counts[job, epoch, worker, verdict][0])}
 
 
 def _nowhere(state: Any) -> None:
