@@ -8,6 +8,7 @@ instructions of stateful ALUs.
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 import shutil
@@ -56,6 +57,20 @@ class Record:
     """A struct or header at work: fields are attributes; `is_valid` of headers."""
 
     is_valid = False
+
+
+class Cells(dict[int, Any]):
+    """A register: its cells are made when they are first reached."""
+
+    def __init__(self, size: int, new: Callable[[], Any]) -> None:
+        super().__init__()
+        self._size, self._new = size, new
+
+    def __missing__(self, index: int) -> Any:
+        if not 0 <= index < self._size:
+            raise IndexError(f"cell {index} of {self._size}")
+        self[index] = self._new()
+        return self[index]
 
 
 class Cut(Exception):
@@ -147,10 +162,11 @@ class TnaProgram:
     def __init__(self, source: str) -> None:
         """`source`: as preprocessed() gives it, or changed. Raises SyntaxError for P4 that the program has not used so far."""
         self.tables: dict[str, Table] = {}
-        self.registers: dict[str, list[Any]] = {}
+        self.registers: dict[str, Cells] = {}
         self.counters: dict[str, Counter[int]] = {}
-        self.ingress = _Translator(source, self).gress("SwitchIngress", "IngressParser", "IngressDeparser")
-        self.egress = _Translator(source, self).gress("SwitchEgress", "EgressParser", "EgressDeparser")
+        translator = _Translator(source, self)
+        self.ingress = translator.gress("SwitchIngress", "IngressParser", "IngressDeparser")
+        self.egress = translator.gress("SwitchEgress", "EgressParser", "EgressDeparser")
 
 
 class _Translator:
@@ -304,6 +320,7 @@ class _Translator:
 
     def gress(self, control: str, parser: str, deparser: str) -> Gress:
         """Parser, control and deparser of one direction."""
+        self._functions, self._records = [], {}
         start = self._parser(parser)
         body = self._top_control("work", control, control)
         emit = self._top_control("emit", deparser, deparser)
@@ -388,7 +405,7 @@ class _Translator:
         if word == "Register":
             size = int(eval(arguments[0].code))
             row = kinds[0].name
-            self._program.registers[full] = [self.new(row) for _ in range(size)] if row in self._fields else [0] * size
+            self._program.registers[full] = Cells(size, functools.partial(self.new, row) if row in self._fields else int)
             self._scope[code] = self._program.registers[full]
             env[name] = Value(code, Kind("Register:" + row, kinds[0].bits))
         elif word in ("RegisterAction", "RegisterAction2"):
