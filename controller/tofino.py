@@ -20,7 +20,7 @@ from switchsum.controller.programming import check_program
 
 ELEMENTS = 64  # of a packet, on either chip
 PIPELINE = "pipe"  # the name of the instance of Pipeline in p4src/tna/switchsum.p4, and of the compiler's folder
-PIPES = (0, 1, 2, 3)
+PIPES = (0, 1, 2, 3)  # what p4c-gen-bfrt-conf writes for a program of one pipeline
 
 _REMEDY = "run `make p4-tna BFP4C=/path/to/p4c-barefoot`, and give the folder that it writes, build/tna (--program)"
 
