@@ -5,7 +5,7 @@ STAMP := $(VENV)/.installed
 MINUTES ?= 10
 SWITCH ?= softswitch
 
-.PHONY: demo rack test lint format p4 generate protos soak soak-faults fuzz test-bmv2 test-ptf bench-rack bench-switch clean
+.PHONY: demo rack test lint format p4 p4-tna generate protos soak model-check soak-faults fuzz test-bmv2 test-ptf bench-rack bench-switch clean
 
 # torch has its own line: this specifier finds the CPU build, any other may pull in CUDA.
 $(STAMP): pyproject.toml
@@ -40,6 +40,10 @@ format: $(STAMP)
 p4: generate
 	$(BIN)/python -m switchsum.p4src.build_program $(if $(P4C),--p4c $(P4C))
 
+# The same for Tofino and Tofino 2, and what it takes of them: make p4-tna BFP4C=/path/to/p4c-barefoot
+p4-tna: generate
+	$(BIN)/python -m switchsum.p4src.build_tna $(if $(BFP4C),--bfp4c $(BFP4C))
+
 # What the switch program and the hosts share, from p4src/protocol.yaml
 generate: $(STAMP)
 	$(BIN)/python -m switchsum.p4src.generate
@@ -50,6 +54,11 @@ protos: $(STAMP)
 # The seeded simulation: make soak (ten minutes), make soak MINUTES=60, make soak SEEDS=100000
 soak: $(STAMP)
 	$(BIN)/python -m tests.protocol.simulation $(if $(SEEDS),--seeds $(SEEDS),--minutes $(MINUTES))
+
+# Every interleaving of small jobs by p4src/state_machine.yaml: make model-check (minutes), make model-check PHASES=3
+PHASES ?= 4
+model-check: $(STAMP)
+	$(BIN)/python -m tests.protocol.model_check --phases $(PHASES)
 
 # The fuzzers of the data port and of both gRPC services: make fuzz (ten minutes), make fuzz MINUTES=60, make fuzz SEED=7
 fuzz: $(STAMP)

@@ -62,7 +62,7 @@ class WiredSwitch:
         for port in ports:
             for end in ("host", "port"):
                 namespaces.turn_off(self.namespace, f"{end}{port}", offloads_off(self.kind))
-        self.sockets = namespaces.inside(self.namespace, lambda: {port: _raw_socket(f"host{port}") for port in ports})
+        self.sockets = namespaces.inside(self.namespace, lambda: {port: packet_socket(f"host{port}") for port in ports})
         interfaces = {port: f"port{port}" for port in ports}
         self._switch = SwitchProcess(self.kind, self.namespace, interfaces, self._folder, bmv2=bmv2, offload=offload)
         self.address = self._switch.address
@@ -88,7 +88,8 @@ class WiredSwitch:
         self.close()
 
 
-def _raw_socket(interface: str) -> socket.socket:
+def packet_socket(interface: str) -> socket.socket:
+    """Non-blocking, for all frames of an interface but those sent from here. Raises OSError."""
     raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     raw.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER)
     raw.setsockopt(_SOL_PACKET, _IGNORE_OUTGOING, 1)

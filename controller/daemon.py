@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from switchsum.controller import pipeline, programming
-from switchsum.controller.fabric import Fabric
+from switchsum.controller import pipeline, programming, tofino
+from switchsum.controller.fabric import Fabric, TofinoFabric
 from switchsum.controller.gate import Gate, exposure
 from switchsum.controller.jobs import Registry, first_epoch
 from switchsum.controller.ledger import Ledger
 from switchsum.controller.options import ControllerOptions
+from switchsum.controller.pipeline import Build
 from switchsum.controller.service import JobService, Reading
 from switchsum.controller.switch_keeper import SwitchKeeper
 from switchsum.controller.tenants import Tenants
@@ -40,14 +41,14 @@ class ControllerDaemon:
         Raises ValueError for an option that names nothing that there is, WrongProgram, OSError when an address cannot be
         bound, StateError for the state file, TenantsError for the file of tokens.
         """
-        build = pipeline.load(options.layout, options.elements)
+        build = _build(fabric, options)
         items = programming.fabric_items(fabric, options.loss_in, options.loss_out)
         registry = Registry(
             fabric,
             total_slots=SLOTS,
             max_workers=MAX_WORKERS,
             default_slots=options.slots,
-            elements=options.elements,
+            elements=build.elements,
             lease_s=options.lease_s,
             idle_s=options.idle_s,
             epoch_floor=first_epoch(),
@@ -146,6 +147,21 @@ class ControllerDaemon:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _build(fabric: Fabric, options: ControllerOptions) -> Build:
+    if not isinstance(fabric, TofinoFabric):
+        if options.program is not None:
+            raise ValueError("program is for a Tofino: describe it in the fabric's file (--fabric), or leave the option out")
+        return pipeline.load(options.layout, options.elements)
+    if options.program is None:
+        raise ValueError("the fabric's switch is a Tofino: give the folder that `make p4-tna` wrote, build/tna (--program)")
+    if (options.layout, options.elements) != ("lanes", tofino.ELEMENTS):
+        raise ValueError(
+            f"elements {options.elements}, layout {options.layout!r}: the program for a Tofino has {tofino.ELEMENTS} elements "
+            f"a packet, in lanes; give --elements {tofino.ELEMENTS} --layout lanes"
+        )
+    return tofino.load(fabric.chip, fabric.server, options.program)
 
 
 def run(

@@ -1,6 +1,6 @@
 """Which switch port reaches whom: the network as the controller knows it, and its description in YAML.
 
-Two kinds. On a `loopback` fabric every port is a UDP socket of the softswitch, and any process of this machine may use any
+On a `loopback` fabric every port is a UDP socket of the softswitch, and any process of this machine may use any
 port. In a `rack` a port reaches the hosts that its list names, by Ethernet:
 
     kind: loopback                       kind: rack
@@ -12,6 +12,18 @@ port. In a `rack` a port reaches the hosts that its list names, by Ethernet:
                                            2: {in: 0.01, out: 0.01}
 
 `switch` may be left out; its fields default to the values shown. `loss`: what the switch drops on purpose, by port.
+
+A rack whose switch is a Tofino says `kind: tofino` or `kind: tofino2`, who answers P4Runtime there, and how its ports are
+brought up. Ports have the chip's numbers, from 0:
+
+    kind: tofino
+    server: stratum                      # or bf_switchd
+    ports:
+      132: [{address: 10.83.0.11, mac: "02:00:00:00:00:0b"}]
+      140: [{address: 10.83.0.12, mac: "02:00:00:00:00:0c"}]
+    links:
+      132: {panel: 1/0, speed: 100G, fec: rs, autonegotiation: off}
+      140: {panel: 2/0, speed: 100G, fec: rs, autonegotiation: off}
 """
 
 import re
@@ -26,6 +38,7 @@ import yaml
 
 from switchsum.controller import yaml_fields
 from switchsum.controller.errors import FabricError
+from switchsum.controller.front_panel import Chip, Link, Server, check_server, read_link
 from switchsum.controller.jobs import Attachment
 from switchsum.controller.yaml_fields import Place
 from switchsum.p4src.layout import SERVICE_PORT
@@ -33,6 +46,8 @@ from switchsum.p4src.layout import SERVICE_PORT
 SWITCH_IP = int(IPv4Address("10.83.0.1"))  # the softswitch's default, which its UDP ports write into headers
 SWITCH_MAC = 0x02_53_53_00_00_00
 MAX_PORT = 510  # 9 bits, without 511, which means "drop"
+PIPE_PORTS = 72  # of a Tofino's pipe; the numbers of the next pipe's begin 128 higher
+_MAX_TOFINO_PORT = 511
 
 _LOOPBACK = IPv4Network("127.0.0.0/8")
 _MAC = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
@@ -149,20 +164,23 @@ class RackFabric(Fabric):
 
     def as_yaml(self) -> str:
         """The description that load() reads back as an equal fabric."""
+        return yaml.safe_dump(self._own_fields() | self._fields(), sort_keys=False)
 
+    def _own_fields(self) -> dict[str, object]:
+        return {"kind": "rack"}
+
+    def _fields(self) -> dict[str, object]:
         def mac(number: int) -> str:
             return ":".join(f"{byte:02x}" for byte in number.to_bytes(6, "big"))
 
         hosts: dict[int, list[dict[str, str]]] = {port: [] for port in self.ports}
         for station in self.stations:
             hosts[station.port].append({"address": str(IPv4Address(station.address)), "mac": mac(station.mac)})
-        tree = {
-            "kind": "rack",
+        return {
             "switch": {"address": str(IPv4Address(self.switch_ip)), "mac": mac(self.switch_mac)},
             "ports": hosts,
             "loss": {port: {"in": loss.into, "out": loss.out} for port, loss in self.losses.items()},
         }
-        return yaml.safe_dump(tree, sort_keys=False)
 
     @property
     def data_address(self) -> str:
@@ -180,6 +198,47 @@ class RackFabric(Fabric):
         return Attachment(station.port, station.mac, self.data_address, SERVICE_PORT)
 
 
+class TofinoFabric(RackFabric):
+    """A rack whose switch is a Tofino: what it sums lies in one pipe, and its ports must be brought up."""
+
+    def __init__(
+        self,
+        ports: tuple[int, ...],
+        stations: tuple[Station, ...],
+        chip: Chip,
+        server: Server,
+        links: Mapping[int, Link],
+        switch_ip: int = SWITCH_IP,
+        switch_mac: int = SWITCH_MAC,
+        losses: Mapping[int, Loss] | None = None,
+    ) -> None:
+        """`links`: the front panel's port behind each of `ports`."""
+        super().__init__(ports, stations, switch_ip, switch_mac, losses)
+        self.chip = chip
+        self.server = server
+        self.links = dict(links)
+
+    def attach(self, address: str, job_load: Mapping[int, int], total_load: Mapping[int, int]) -> Attachment:
+        """The port that reaches the host. Raises ValueError also if the job's other workers are at another pipe."""
+        attachment = super().attach(address, job_load, total_load)
+        for port, workers in job_load.items():
+            if workers and _pipe(port) != _pipe(attachment.port):
+                raise ValueError(
+                    f"data address {address} is at port {attachment.port}, in pipe {_pipe(attachment.port)} of the switch, "
+                    f"others of the job are at port {port}, in pipe {_pipe(port)}: a Tofino sums in one pipe; give the job "
+                    "hosts of one pipe"
+                )
+        return attachment
+
+    def _own_fields(self) -> dict[str, object]:
+        links = {port: link.as_fields() for port, link in sorted(self.links.items())}
+        return {"kind": self.chip.value, "server": self.server.value, "links": links}
+
+
+def _pipe(port: int) -> int:
+    return port >> 7
+
+
 def load(path: Path) -> Fabric:
     """Read a fabric's description. Raises FabricError naming file, line and field."""
     return _fabric(yaml_fields.load(path, FabricError))
@@ -191,12 +250,19 @@ def parse(text: str, source: str) -> Fabric:
 
 
 def _fabric(place: Place) -> Fabric:
-    top = place.fields({"kind", "switch", "ports", "loss"}, required={"kind", "ports"})
+    top = place.fields({"kind", "switch", "ports", "loss", "server", "links"}, required={"kind", "ports"})
     kind = top["kind"].text()
+    chips = {chip.value: chip for chip in Chip}
+    for name in ("server", "links"):
+        if kind not in chips and name in top:
+            top[name].fail(f"only kinds {' and '.join(chips)} have it")
+        if kind in chips and name not in top:
+            top["kind"].fail(f"a {kind} also needs the field {name}")
     switch = top["switch"].fields({"address", "mac"}) if "switch" in top else {}
     ip = switch["address"].convert(_address, "an IPv4 address such as 10.83.0.1") if "address" in switch else SWITCH_IP
     mac = switch["mac"].convert(_mac, _MAC_FORM) if "mac" in switch else SWITCH_MAC
-    ports = {place.key_number(name, 1, MAX_PORT): place for name, place in top["ports"].items()}
+    lowest, highest = (0, _MAX_TOFINO_PORT) if kind in chips else (1, MAX_PORT)
+    ports = {place.key_number(name, lowest, highest): place for name, place in top["ports"].items()}
     if not ports:
         top["ports"].fail("no port is listed; a switch needs at least one")
     if kind == "loopback":
@@ -208,10 +274,34 @@ def _fabric(place: Place) -> Fabric:
             if list(sockets.values()).count(sockets[number]) > 1:
                 place.fail("two ports have this socket; each needs its own")
         return LoopbackFabric(sockets, ip, mac)
+    if kind in chips:
+        losses = _losses(top["loss"], ports, lowest, highest) if "loss" in top else {}
+        return _tofino(top, chips[kind], ports, ip, mac, losses)
     if kind == "rack":
-        losses = _losses(top["loss"], ports) if "loss" in top else {}
+        losses = _losses(top["loss"], ports, lowest, highest) if "loss" in top else {}
         return RackFabric(tuple(ports), _stations(ports, ip, mac), ip, mac, losses)
-    raise top["kind"].failure(f"{kind!r} is not a kind of fabric; write loopback or rack")
+    raise top["kind"].failure(f"{kind!r} is not a kind of fabric; write loopback, rack, tofino or tofino2")
+
+
+def _tofino(
+    top: Mapping[str, Place], chip: Chip, ports: Mapping[int, Place], ip: int, mac: int, losses: Mapping[int, Loss]
+) -> TofinoFabric:
+    for number, place in ports.items():
+        if number % 128 >= PIPE_PORTS:
+            place.fail(f"a pipe of a Tofino has ports 0 to {PIPE_PORTS - 1}, the next 128 to {128 + PIPE_PORTS - 1}, and so on")
+    server = top["server"].convert(Server, f"a P4Runtime server; there are {', '.join(server.value for server in Server)}")
+    places = {place.key_number(name, 0, _MAX_TOFINO_PORT): place for name, place in top["links"].items()}
+    links = {number: read_link(place) for number, place in places.items()}
+    for number, place in places.items():
+        if number not in ports:
+            place.fail("there is no such port")
+        if any(other != number and links[other].name == links[number].name for other in links):
+            place.fail(f"two ports are {links[number].name} of the front panel")
+    for number, place in ports.items():
+        if number not in links:
+            place.fail("it has no link; say under links which port of the front panel it is")
+    check_server({places[number]: link for number, link in links.items()}, server)
+    return TofinoFabric(tuple(ports), _stations(ports, ip, mac), chip, server, links, ip, mac, losses)
 
 
 _MAC_FORM = 'a MAC address in quotes, such as "02:00:00:00:00:0b"'
@@ -236,10 +326,10 @@ def _stations(ports: Mapping[int, Place], switch_ip: int, switch_mac: int) -> tu
     return tuple(stations)
 
 
-def _losses(place: Place, ports: Mapping[int, Place]) -> dict[int, Loss]:
+def _losses(place: Place, ports: Mapping[int, Place], lowest: int, highest: int) -> dict[int, Loss]:
     losses = {}
     for name, port in place.items():
-        number = port.key_number(name, 1, MAX_PORT)
+        number = port.key_number(name, lowest, highest)
         if number not in ports:
             port.fail("there is no such port")
         losses[number] = read_loss(port)

@@ -23,9 +23,9 @@ class ControllerOptions:
     several (port 0: any free one). `election_id`: the highest at a switch is in charge. `layout`: "lanes" (softswitch) or
     "wide" (BMv2). `loss_in`, `loss_out`: share of packets the switch drops on purpose at every port, in [0, 1). `slots`: what
     a job gets that asks for none. `idle_s`: a job that summed nothing for so long ends when somebody else needs its slots.
-    `state`: the file in which epochs and running jobs outlive the controller; None: they do not.
-    a job gets that asks for none. `tls`: of the job service, `switch_tls`: towards the switch; None for connections in the
-    clear. `tokens`: the file of tenants (controller/tenants.py); None: everybody may do everything.
+    `state`: the file in which epochs and running jobs outlive the controller; None: they do not. `program`: the folder that
+    `make p4-tna` wrote, for a fabric with a Tofino. `tls`: of the job service, `switch_tls`: towards the switch; None for
+    connections in the clear. `tokens`: the file of tenants (controller/tenants.py); None: everybody may do everything.
     """
 
     switch: str = DEFAULT_SWITCH
@@ -41,6 +41,7 @@ class ControllerOptions:
     idle_s: float = DEFAULT_IDLE_S
     connect_timeout_s: float = DEFAULT_CONNECT_TIMEOUT_S
     state: Path | None = None
+    program: Path | None = None
     tls: ServerTls | None = None
     switch_tls: ClientTls | None = None
     tokens: Path | None = None
@@ -52,7 +53,7 @@ class ControllerOptions:
         for address in self.listen:
             _check_address("listen", address, lowest_port=0)
         for name, value, low, high, unit in (
-            ("device_id", self.device_id, 1, 2**64 - 1, ""),
+            ("device_id", self.device_id, 0, 2**64 - 1, ""),  # 0: what open-p4studio calls its first
             ("election_id", self.election_id, 1, 2**128 - 1, ""),
             ("slots", self.slots, 1, SLOTS, ""),
             ("lease", self.lease_s, 0.1, 3600, " seconds"),

@@ -72,7 +72,7 @@ def load(layout: str, elements: int, folder: Path | None = None) -> Build:
     config = _read(folder / f"{stem}.json")
     info = _read(folder / f"{stem}.p4info.txtpb")
     _check_manifest(folder, {f"{stem}.json": config, f"{stem}.p4info.txtpb": info})
-    p4info = _parse_p4info(info, folder / f"{stem}.p4info.txtpb")
+    p4info = parse_p4info(info, folder / f"{stem}.p4info.txtpb")
     _check_json(config, folder / f"{stem}.json", elements)
     names = P4Names(p4info)
     check_program(names)
@@ -81,9 +81,14 @@ def load(layout: str, elements: int, folder: Path | None = None) -> Build:
         elements=elements,
         p4info=p4info,
         device_config=config,
-        cookie=int.from_bytes(hashlib.sha256(config + info).digest()[:4], "big") << _INCARNATION_BITS,
+        cookie=cookie_of(config, info),
         names=names,
     )
+
+
+def cookie_of(config: bytes, info: bytes) -> int:
+    """Build.cookie for these two files, the part that chance draws left 0."""
+    return int.from_bytes(hashlib.sha256(config + info).digest()[:4], "big") << _INCARNATION_BITS
 
 
 def _read(path: Path) -> bytes:
@@ -110,7 +115,8 @@ def _check_manifest(folder: Path, files: dict[str, bytes]) -> None:
             raise WrongProgram(f"{folder / name} is not the file that manifest.json records; {_REMEDY}")
 
 
-def _parse_p4info(content: bytes, path: Path) -> p4info_pb2.P4Info:
+def parse_p4info(content: bytes, path: Path) -> p4info_pb2.P4Info:
+    """The P4Info in a file's text. Raises WrongProgram, also for one of another program or version."""
     p4info = p4info_pb2.P4Info()
     try:
         text_format.Parse(content.decode(), p4info, allow_unknown_field=True)

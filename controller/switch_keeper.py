@@ -435,14 +435,17 @@ class SwitchKeeper:
         return found
 
     def _direct(self, session: SwitchSession, table: str) -> dict[tuple[int, ...], int]:
-        """Packets by key of every entry of a table with a direct counter."""
+        """Packets by key of every entry of a table with a direct counter. Entries are read with their counters, since Stratum
+        tells of a DirectCounterEntry only for one key (stratum/hal/lib/barefoot/bfrt_table_manager.cc)."""
         entity = p4runtime_pb2.Entity()
-        entity.direct_counter_entry.table_entry.table_id = self._build.names.table_id(table)
-        counts: dict[tuple[int, ...], int] = {}
-        for found in session.read([entity]):
-            entry = found.direct_counter_entry
-            counts[self._build.names.key(entry.table_entry)[1]] = int(entry.data.packet_count)
-        return counts
+        entity.table_entry.table_id = self._build.names.table_id(table)
+        entity.table_entry.counter_data.SetInParent()
+        entries = [found.table_entry for found in session.read([entity])]
+        return {
+            self._build.names.key(entry)[1]: int(entry.counter_data.packet_count)
+            for entry in entries
+            if not entry.is_default_action
+        }
 
     def _by_port(self, session: SwitchSession, counter: str) -> dict[int, int]:
         entity = p4runtime_pb2.Entity()

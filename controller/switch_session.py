@@ -160,8 +160,9 @@ class SwitchSession:
             raise SwitchUnreachable(f"the switch at {self.address} does not answer the election within {timeout_s:g} s")
 
     def _find(self, timeout_s: float) -> None:
-        """Wait for an answer. Any switch tells its capabilities. (grpc.channel_ready_future would leave a thread behind that
-        dies with a traceback when the channel is closed.)"""
+        """Wait for an answer. Any switch tells its capabilities, or that it does not know the question, as open-p4studio's
+        (pkgsrc/bf-drivers/src/p4_rt/server/server.cpp). (grpc.channel_ready_future would leave a thread behind that dies with a
+        traceback when the channel is closed.)"""
         patience_s = min(_FIRST_LOOK_S, timeout_s)
         for part_s in (patience_s, timeout_s - patience_s):
             try:
@@ -169,6 +170,8 @@ class SwitchSession:
                     self._stub.Capabilities(p4runtime_pb2.CapabilitiesRequest(), timeout=part_s, wait_for_ready=True)
                     return
             except grpc.RpcError as error:
+                if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+                    return
                 if error.code() != grpc.StatusCode.DEADLINE_EXCEEDED:
                     raise self._translated(error) from None
                 who = f"the switch at {self.address}"
@@ -205,8 +208,12 @@ class SwitchSession:
     # --- calls -----------------------------------------------------------------------------------------------------
 
     def probe(self, timeout_s: float) -> None:
-        """Ask for the capabilities, which any living switch tells. Raises SwitchUnreachable."""
-        self._call(self._stub.Capabilities, p4runtime_pb2.CapabilitiesRequest(), timeout_s)
+        """Ask for the capabilities, which any living switch tells, or refuses to. Raises SwitchUnreachable."""
+        try:
+            self._stub.Capabilities(p4runtime_pb2.CapabilitiesRequest(), timeout=timeout_s)
+        except grpc.RpcError as error:
+            if error.code() != grpc.StatusCode.UNIMPLEMENTED:
+                raise self._translated(error) from None
 
     def cookie(self) -> int | None:
         """The cookie of the program the switch runs, as its controller set it; None if it runs none."""

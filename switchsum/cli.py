@@ -227,6 +227,9 @@ def controller(
     layout: Annotated[
         str, typer.Option(help="How the program holds values: lanes (embedded switch) or wide (BMv2).")
     ] = "lanes",
+    program: Annotated[
+        Path | None, typer.Option(help="Folder that `make p4-tna` wrote, for a fabric whose switch is a Tofino.")
+    ] = None,
     loss: Annotated[
         float, typer.Option(help="Share of packets that the switch drops on purpose in each direction, below 1.")
     ] = 0.0,
@@ -288,6 +291,7 @@ def controller(
                 idle_s=idle,
                 connect_timeout_s=connect_timeout,
                 state=state,
+                program=program,
                 tls=ServerTls.load(tls_cert, tls_key, tls_clients, SERVER_NAMES),
                 switch_tls=ClientTls.load(switch_ca, switch_cert, switch_key, TLS_NAMES),
                 tokens=tokens,
@@ -301,6 +305,29 @@ def controller(
         raise CommandFailed(str(error)) from error
     except OSError as error:
         raise CommandFailed(error.strerror or str(error)) from error
+
+
+@app.command()
+def tofino_ports(
+    fabric: Annotated[Path, typer.Argument(help="YAML file of a fabric whose switch is a Tofino.")],
+) -> None:
+    """Print what brings a Tofino's ports up: Stratum's chassis configuration, or commands for bf_switchd's shell."""
+    require("tofino-ports", CONTROLLER_MODULES)
+    from switchsum.controller import fabric as fabrics
+    from switchsum.controller import front_panel
+    from switchsum.controller.errors import ControllerError
+
+    try:
+        network = fabrics.load(fabric)
+    except ControllerError as error:
+        raise CommandFailed(str(error)) from error
+    if not isinstance(network, fabrics.TofinoFabric):
+        raise BadOption(f"{fabric}: the switch of this fabric is no Tofino, so there are no ports to bring up (docs/tofino.md)")
+    if network.server is front_panel.Server.STRATUM:
+        text = front_panel.chassis_config(network.links, network.chip)
+    else:
+        text = front_panel.shell_commands(network.links)
+    typer.echo(text, nl=False)
 
 
 @app.command()

@@ -3,17 +3,11 @@ control DropSimulator(in bit<9> port, out bool lost) {
     bit<32> threshold = 0;
     counter(512, CounterType.packets) dropped;  // by port
 
-    // probability = threshold / 2^32
     action set_threshold(bit<32> value) {
         threshold = value;
     }
 
-    table loss {
-        key = { port: exact @name("port"); }
-        actions = { set_threshold; NoAction; }
-        const default_action = NoAction();
-        size = 512;
-    }
+#include "drop_simulator_tables.p4"
 
     apply {
         lost = false;

@@ -14,12 +14,7 @@ control Forwarding(inout headers_t hdr, inout metadata_t meta, inout standard_me
         mark_to_drop(standard_metadata);
     }
 
-    table stations {
-        key = { hdr.ethernet.dst: exact @name("mac"); }
-        actions = { forward; flood; discard; }
-        default_action = discard();
-        size = 1024;
-    }
+#include "forwarding_tables.p4"
 
     apply {
         stations.apply();

@@ -12,28 +12,7 @@ control Membership(in headers_t hdr, inout metadata_t meta, in bit<9> port) {
         meta.worker_bit = worker_bit;
     }
 
-    table jobs {
-        key = {
-            hdr.switchsum.job: exact @name("job");
-            hdr.switchsum.epoch: exact @name("epoch");
-        }
-        actions = { admit_job; NoAction; }
-        const default_action = NoAction();
-        size = 256;
-    }
-
-    table workers {
-        key = {
-            hdr.switchsum.job: exact @name("job");
-            hdr.switchsum.epoch: exact @name("epoch");
-            port: exact @name("port");
-            hdr.ipv4.src: exact @name("address");
-            hdr.udp.src: exact @name("udp_port");
-        }
-        actions = { admit_worker; NoAction; }
-        const default_action = NoAction();
-        size = 2048;
-    }
+#include "membership_tables.p4"
 
     apply {
         if (!jobs.apply().hit) {

@@ -1,55 +1,16 @@
-// From bytes to headers. Anything that is not ours stays payload behind its last known header and is forwarded whole.
+// From bytes to headers, and back.
+#define PARSED_ARP
+#define PARSED_IPV4
+#define PARSED_SERVICE
+#define PARSED_VALUES
+
 parser SwitchParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
                     inout standard_metadata_t standard_metadata) {
     state start {
-        packet.extract(hdr.ethernet);
-        transition select(hdr.ethernet.ethertype) {
-            ETHERTYPE_IPV4: parse_ipv4;
-            ETHERTYPE_ARP: parse_arp;
-            default: accept;
-        }
+        transition parse_ethernet;
     }
 
-    state parse_arp {
-        packet.extract(hdr.arp);
-        transition accept;
-    }
-
-    state parse_ipv4 {
-        packet.extract(hdr.ipv4);
-        // Options and fragments (more fragments, or an offset) are never ours: forward them as they are.
-        transition select(hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.flags, hdr.ipv4.fragment_offset, hdr.ipv4.protocol) {
-            (4, 5, 0 &&& 1, 0, PROTOCOL_ICMP): parse_icmp;
-            (4, 5, 0 &&& 1, 0, PROTOCOL_UDP): parse_udp;
-            default: accept;
-        }
-    }
-
-    state parse_icmp {
-        packet.extract(hdr.icmp);
-        transition accept;
-    }
-
-    state parse_udp {
-        packet.extract(hdr.udp);
-        transition select(hdr.udp.dst) {
-            SERVICE_PORT: parse_switchsum;
-            default: accept;
-        }
-    }
-
-    state parse_switchsum {
-        packet.extract(hdr.switchsum);
-        transition select(hdr.switchsum.kind) {
-            TYPE_CONTRIBUTION: parse_values;
-            default: accept;
-        }
-    }
-
-    state parse_values {
-        packet.extract(hdr.values);
-        transition accept;
-    }
+#include "parser_states.p4"
 }
 
 control SwitchDeparser(packet_out packet, in headers_t hdr) {

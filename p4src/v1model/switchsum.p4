@@ -4,6 +4,7 @@
 #include <v1model.p4>
 
 #include "headers.p4"
+#include "metadata.p4"
 #include "parser.p4"
 #include "checksums.p4"
 #include "drop_simulator.p4"

@@ -41,6 +41,7 @@ MISUSE = {
     "controller --switch-cert c.pem --switch-key k.pem": "--switch-cert without --switch-ca: name the authority of the "
     "server's certificate",
     "token a/b": "'a/b' is not a tenant's name: 1 to 64 letters, digits, dots, dashes and underscores",
+    "controller --program out": "program is for a Tofino: describe it in the fabric's file (--fabric), or leave the option out",
     "switch --udp-base 65530": "UDP ports 65531 to 65538 do not exist; choose a base of 1 to 65527",
 }
 
@@ -72,6 +73,27 @@ def test_a_value_of_the_wrong_kind_names_option_and_status_2(
     assert errors.count("\n") == 1
 
 
+def test_a_tofino_s_ports_are_told_to_its_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "fabric.yaml"
+    link = "{panel: 1/0, speed: 100G, fec: rs, autonegotiation: off}"
+    file.write_text(f"kind: tofino\nserver: stratum\nports: {{132: []}}\nlinks: {{132: {link}}}\n")
+    assert run(f"tofino-ports {file}", monkeypatch) == 0
+    assert 'id: 1 name: "1/0" slot: 1 port: 1 speed_bps: 100000000000 node: 1' in capsys.readouterr().out
+    file.write_text(file.read_text().replace("stratum", "bf_switchd"))
+    assert run(f"tofino-ports {file}", monkeypatch) == 0
+    assert capsys.readouterr().out == "ucli\npm\nport-add 1/0 100G RS\nan-set 1/0 2\nport-enb 1/0\nshow\nexit\nexit\n"
+    file.write_text(file.read_text().replace("100G", "100"))
+    assert run(f"tofino-ports {file}", monkeypatch) == 1
+    assert "links.132.speed: '100' is not a speed; there are 1G, 10G" in capsys.readouterr().err
+    file.write_text("kind: rack\nports: {1: []}\n")
+    assert run(f"tofino-ports {file}", monkeypatch) == 2
+    assert capsys.readouterr().err == (
+        f"error: {file}: the switch of this fabric is no Tofino, so there are no ports to bring up (docs/tofino.md)\n"
+    )
+
+
 def test_without_a_command_help_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("", monkeypatch) == 0
     bare = capsys.readouterr().out
@@ -81,6 +103,7 @@ def test_without_a_command_help_is_shown(monkeypatch: pytest.MonkeyPatch, capsys
         "demo",
         "switch",
         "controller",
+        "tofino-ports",
         "token",
         "rack",
         "bench",

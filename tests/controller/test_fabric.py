@@ -63,7 +63,7 @@ def test_a_loopback_fabric_takes_the_least_used_port() -> None:
         ("kind: [", "f.yaml line 1: not YAML: "),
         ("- a", "f.yaml line 1: must be a mapping"),
         ("kind: rack", "f.yaml line 1: the field ports is missing"),
-        (RACK + "extra: 1\n", "f.yaml line 9, extra: is not a field; there are kind, loss, ports, switch"),
+        (RACK + "extra: 1\n", "f.yaml line 9, extra: is not a field; there are kind, links, loss, ports, server, switch"),
         (RACK + "kind: rack\n", "f.yaml line 9, kind: is there twice"),
         (RACK.replace("kind: rack", "kind: mesh"), "f.yaml line 1, kind: 'mesh' is not a kind of fabric; write loop"),
         (RACK.replace("kind: rack", "kind: {a: 1}"), "f.yaml line 1, kind: must be a single value"),

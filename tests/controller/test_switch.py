@@ -51,7 +51,7 @@ def test_no_switch_is_an_error_that_names_the_address() -> None:
 
 
 def test_something_else_than_a_switch_is_told_apart(controller: ControllerDaemon) -> None:
-    with pytest.raises(SwitchError, match=f"the switch at {controller.address} answered UNIMPLEMENTED"):
+    with pytest.raises(SwitchError, match=f"the switch at {controller.address} refused the session: UNIMPLEMENTED"):
         SwitchSession(controller.address, 1, 1, timeout_s=20.0, on_lost=print, on_role=print)
 
 
@@ -97,7 +97,7 @@ def test_an_address_in_use_is_an_error(switch: SoftSwitch) -> None:
         ({"lease_s": 0.0}, "lease 0.0 is out of range: 0.1 to 3600 seconds"),
         ({"slots": 2049}, "slots 2049 is out of range: 1 to 2048"),
         ({"election_id": 0}, "election_id 0 is out of range"),
-        ({"device_id": 0}, "device_id 0 is out of range"),
+        ({"device_id": -1}, "device_id -1 is out of range"),
         ({"connect_timeout_s": -1.0}, "connect_timeout -1.0 is out of range"),
         ({"loss_in": 1.0}, "a loss of 1.0 is not possible: give a probability from 0 to below 1"),
         ({"loss_out": -0.1}, "a loss of -0.1 is not possible"),

@@ -1,18 +1,11 @@
-"""What PTF is told about a switch: --test-params and --interface, checked; and its port numbers. Needs no PTF."""
+"""What PTF is told about a switch: --test-params and --interface, checked. Needs no PTF."""
 
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
-
-from switchsum.controller import pipeline, programming
-from switchsum.controller.p4names import Group, Item, P4Names
-from switchsum.controller.pipeline import Build
+from tests.protocol.external_switch import ExternalSwitch
 from tests.protocol.targets import PORTS
 
 DEFAULTS: dict[str, Any] = {
@@ -27,51 +20,29 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-class Parameters:
-    """--test-params, checked. Raises ValueError naming what is wrong."""
-
-    def __init__(self, given: dict[str, Any] | None) -> None:
-        values = {**DEFAULTS, **(given or {})}
-        unknown = sorted(set(values) - set(DEFAULTS))
-        if unknown:
-            raise ValueError(f"--test-params: {unknown[0]} is not known; there are {', '.join(DEFAULTS)}")
-        if not values["address"]:
-            raise ValueError("--test-params: give the switch's P4Runtime address, such as address='192.0.2.1:9559'")
-        if bool(values["p4info"]) != bool(values["device_config"]):
-            raise ValueError("--test-params: a program of your own needs both p4info='FILE' and device_config='FILE'")
-        self.address = str(values["address"])
-        self.device_id = int(values["device_id"])
-        self.shortest_frame_bytes = int(values["shortest_frame"])
-        numbers = tuple(map(int, values["ports"]))
-        if len(numbers) != len(PORTS) or len(set(numbers)) != len(PORTS):
-            raise ValueError(f"--test-params: ports={numbers} must be {len(PORTS)} different numbers, such as {PORTS}")
-        self.port_numbers = dict(zip(PORTS, numbers, strict=True))
-        self._files = values["p4info"], values["device_config"]
-        self._layout, self._elements = values["layout"], int(values["elements"])
-
-    def build(self) -> Build:
-        """Our compiled program, or that of another compiler from the same sources."""
-        if not self._files[0]:
-            return pipeline.load(self._layout, self._elements)
-        info, config = map(Path, self._files)
-        p4info = text_format.Parse(info.read_text(), p4info_pb2.P4Info(), allow_unknown_field=True)
-        names = P4Names(p4info)
-        programming.check_program(names)
-        return Build(info.name, self._elements, p4info, config.read_bytes(), 0, names)
-
-
-def renumbered(item: Item, number: dict[int, int]) -> Item:
-    """An entry or a group of the cases' ports, for a switch that calls port p number[p]."""
-    if isinstance(item, Group):
-        return Group(item.number, frozenset((number[port], instance) for port, instance in item.replicas))
-    if item.table == programming.WORKERS:
-        job, epoch, port, *sender = item.key
-        return replace(item, key=(job, epoch, number[port], *sender))
-    if item.table in (programming.LOSS_IN, programming.LOSS_OUT):
-        return replace(item, key=(number[item.key[0]],))
-    if item.action == programming.FORWARD:
-        return replace(item, params=(number[item.params[0]],))
-    return item
+def of_parameters(given: dict[str, Any] | None) -> ExternalSwitch:
+    """The switch that --test-params describe. Raises ValueError naming what is wrong."""
+    values = {**DEFAULTS, **(given or {})}
+    unknown = sorted(set(values) - set(DEFAULTS))
+    if unknown:
+        raise ValueError(f"--test-params: {unknown[0]} is not known; there are {', '.join(DEFAULTS)}")
+    if not values["address"]:
+        raise ValueError("--test-params: give the switch's P4Runtime address, such as address='192.0.2.1:9559'")
+    if bool(values["p4info"]) != bool(values["device_config"]):
+        raise ValueError("--test-params: a program of your own needs both p4info='FILE' and device_config='FILE'")
+    numbers = tuple(map(int, values["ports"]))
+    if len(numbers) != len(PORTS) or len(set(numbers)) != len(PORTS):
+        raise ValueError(f"--test-params: ports={numbers} must be {len(PORTS)} different numbers, such as {PORTS}")
+    return ExternalSwitch(
+        address=str(values["address"]),
+        device_id=int(values["device_id"]),
+        layout=values["layout"],
+        elements=int(values["elements"]),
+        p4info=values["p4info"],
+        device_config=values["device_config"],
+        numbers=dict(zip(PORTS, numbers, strict=True)),
+        shortest_frame_bytes=int(values["shortest_frame"]),
+    )
 
 
 def check_interfaces(ports: Container[tuple[int, int]]) -> None:

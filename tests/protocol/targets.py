@@ -7,26 +7,26 @@ ones. A program is committed once; a case starts from a job with a new epoch in 
 from __future__ import annotations
 
 import select
+import socket
 import struct
 import time
 import unittest
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from ipaddress import IPv4Address
 
 from p4.v1 import p4runtime_pb2
 
-from switchsum.bmv2_topologies.switch_process import DEVICE_ID
-from switchsum.bmv2_topologies.wired_switch import WiredSwitch
-from switchsum.controller import pipeline, programming
+from switchsum.controller import programming
 from switchsum.controller.fabric import RackFabric, Station
-from switchsum.controller.jobs import Application, Job, Member
+from switchsum.controller.jobs import Application, Attachment, Job, Member
 from switchsum.controller.p4names import Entry, Group, Item
 from switchsum.controller.pipeline import Build
 from switchsum.controller.slots import Demand
 from switchsum.controller.switch_session import DELETE, INSERT, MODIFY, SwitchSession
-from switchsum.p4src.layout import SLOTS
+from switchsum.p4src.layout import SERVICE_PORT, SLOTS
 from switchsum.softswitch.dataplane import Dataplane
 from switchsum.softswitch.tables import Exact
 from tests.protocol.switch_under_test import SWITCH_IP, SWITCH_MAC, Worker, load_program
@@ -55,7 +55,9 @@ def job_of(workers: list[Worker], slots: range, epoch: int, number: int) -> Job:
     for rank, worker in enumerate(workers):
         address = str(IPv4Address(worker.ip))
         application = Application("train", rank, len(workers), "", 0, address, worker.udp_port, len(slots), 0)
-        members[rank] = Member(f"member {rank}", application, RACK.attach(address, {}, {}))
+        members[rank] = Member(
+            f"member {rank}", application, Attachment(worker.port, worker.mac, RACK.data_address, SERVICE_PORT)
+        )
     demand = Demand(len(slots), len(slots))
     return Job("train", len(workers), slots, number, "", demand, born_at=0.0, epoch=epoch, members=members)
 
@@ -106,7 +108,7 @@ class Target(ABC):
 
     @abstractmethod
     def packets_counted(self, counter: str, index: int) -> int:
-        """Packets in one cell of an indirect counter."""
+        """Packets in one cell of an indirect counter by port."""
 
     @abstractmethod
     def close(self) -> None:
@@ -213,16 +215,31 @@ def _ignore(_: object) -> None:
     """A session that is lost shows in the next call."""
 
 
+def renumbered(item: Item, number: Mapping[int, int]) -> Item:
+    """An entry or a group of the cases' ports, for a switch that calls port p number[p]."""
+    if isinstance(item, Group):
+        return Group(item.number, frozenset((number[port], instance) for port, instance in item.replicas))
+    if item.table == programming.WORKERS:
+        job, epoch, port, *sender = item.key
+        return replace(item, key=(job, epoch, number[port], *sender))
+    if item.table in (programming.LOSS_IN, programming.LOSS_OUT):
+        return replace(item, key=(number[item.key[0]],))
+    if item.action == programming.FORWARD:
+        return replace(item, params=(number[item.params[0]],))
+    return item
+
+
 class P4RuntimeTarget(Target):
     """A switch behind P4Runtime and real links; inject() and collect() are the links."""
 
-    def __init__(self, name: str, address: str, device_id: int, build: Build) -> None:
+    def __init__(self, name: str, address: str, device_id: int, build: Build, numbers: Mapping[int, int]) -> None:
         """Commit the program to the switch at this P4Runtime address and give it the fabric's items; close() ends the session.
 
-        Raises SwitchError's family.
+        `numbers`: what the switch calls PORTS. Raises SwitchError's family.
         """
         super().__init__(name, build.elements)
         self._names = build.names
+        self._numbers = numbers
         self._marks = 0
         self._session = SwitchSession(address, device_id, 1, timeout_s=20.0, on_lost=_ignore, on_role=_ignore)
         try:
@@ -234,18 +251,20 @@ class P4RuntimeTarget(Target):
             raise
 
     def write(self, updates: Iterable[tuple[int, Item]]) -> None:
-        self._session.write(self._names, updates)
+        self._session.write(self._names, [(kind, renumbered(item, self._numbers)) for kind, item in updates])
 
     def entry_counters(self, table: str) -> Counts:
         entity = p4runtime_pb2.Entity()
-        entity.direct_counter_entry.table_entry.table_id = self._names.table_id(table)
-        found = [reply.direct_counter_entry for reply in self._session.read([entity])]
-        return {self._names.key(entry.table_entry)[1]: (entry.data.packet_count, entry.data.byte_count) for entry in found}
+        entity.table_entry.table_id = self._names.table_id(table)
+        entity.table_entry.counter_data.SetInParent()
+        found = [reply.table_entry for reply in self._session.read([entity]) if not reply.table_entry.is_default_action]
+        counts = [(entry.counter_data.packet_count, entry.counter_data.byte_count) for entry in found]
+        return {self._names.key(entry)[1]: count for entry, count in zip(found, counts, strict=True)}
 
     def packets_counted(self, counter: str, index: int) -> int:
         entity = p4runtime_pb2.Entity()
         entity.counter_entry.counter_id = self._names.counter_id(counter)
-        entity.counter_entry.index.index = index
+        entity.counter_entry.index.index = self._numbers[index]
         [found] = self._session.read([entity])
         return int(found.counter_entry.data.packet_count)
 
@@ -289,14 +308,22 @@ class P4RuntimeTarget(Target):
         self._session.close()
 
 
-class Wired(P4RuntimeTarget):
-    """A switch of bmv2_topologies.wired_switch: a process, veth pairs, raw sockets."""
+class OnInterfaces(P4RuntimeTarget):
+    """A switch whose ports are wired to interfaces of this machine."""
 
-    def __init__(self, switch: WiredSwitch, layout: str, elements: int) -> None:
-        """Commits the program; the switch, whose ports are PORTS, stays the caller's."""
-        super().__init__(switch.kind, switch.address, DEVICE_ID, pipeline.load(layout, elements))
-        self._sockets = switch.sockets
-        self._port_of = {raw: port for port, raw in switch.sockets.items()}
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        device_id: int,
+        build: Build,
+        numbers: Mapping[int, int],
+        sockets: Mapping[int, socket.socket],
+    ) -> None:
+        """`sockets`: a non-blocking packet socket of the interface at each of PORTS; they stay the caller's."""
+        super().__init__(name, address, device_id, build, numbers)
+        self._sockets = sockets
+        self._port_of = {raw: port for port, raw in sockets.items()}
 
     def inject(self, port: int, frame: bytes) -> None:
         self._sockets[port].send(frame)

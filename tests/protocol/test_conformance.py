@@ -1,4 +1,5 @@
-"""Every case of tests/protocol/cases on every target: in process, the softswitch on veth pairs, BMv2.
+"""Every case of tests/protocol/cases on every target: in process, the softswitch on veth pairs, BMv2, the source for Tofino; or
+the one of --target.
 
 What each can do and where it is skipped: docs/conformance.md.
 """
@@ -15,7 +16,7 @@ import pytest
 from switchsum.softswitch.dataplane import Dataplane
 from switchsum.softswitch.program import Program
 from tests.protocol.cases import CASES, Bench, Case
-from tests.protocol.conftest import Wire, on_wires
+from tests.protocol.conftest import Wire, on_wires, parametrize
 from tests.protocol.switch_under_test import BUILD
 from tests.protocol.targets import InProcess, Target, Unsupported
 from tests.protocol.test_mutations import MUTATIONS
@@ -25,10 +26,17 @@ TARGETS = [
     *(pytest.param(("in process", *build), id=f"in_process-{build[0]}-{build[1]}") for build in BUILDS),
     *on_wires("softswitch", [("lanes", 64), ("lanes", 256), ("wide", 128)]),
     *on_wires("bmv2", [("wide", 64), ("wide", 128), ("wide", 256), ("lanes", 64)]),
+    *on_wires("tofino", [("lanes", 64)]),
+    *on_wires("tofino2", [("lanes", 64)]),
 ]
 
 
-@pytest.fixture(scope="module", params=TARGETS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "target" in metafunc.fixturenames:
+        parametrize(metafunc, "target", TARGETS)
+
+
+@pytest.fixture(scope="module")
 def target(request: pytest.FixtureRequest, wire: Wire) -> Iterator[Target]:
     kind, layout, elements = request.param
     target = InProcess(layout, elements) if kind == "in process" else wire(kind, layout, elements)

@@ -1,4 +1,5 @@
-"""Thousands of seeded random packets through a switch on veth pairs and through the program in process: all of it must agree.
+"""Thousands of seeded random packets through a switch on veth pairs, or the source for Tofino, and through the program in
+process: all of it must agree.
 
 Every byte that leaves, its port, the order on each port, and every counter, packets and bytes. Bursts go into one port at a
 time, with marks behind them (targets.py), so what came of a burst is known exactly without a round trip for each packet.
@@ -19,15 +20,25 @@ import pytest
 
 from switchsum.controller import programming
 from switchsum.p4src.layout import RejectReason, Verdict
-from tests.protocol.conftest import Wire, on_wires
+from tests.protocol.conftest import Wire, on_wires, parametrize
 from tests.protocol.random_packets import RandomPackets
 from tests.protocol.targets import JOB, PORTS, WORKERS, InProcess, Outputs, Target
 
 SEED = int(os.environ.get("SWITCHSUM_SEED", "1"))
 PACKETS = int(os.environ.get("SWITCHSUM_PACKETS", "10000"))
-SWITCHES = [*on_wires("softswitch", [("lanes", 64), ("wide", 256)]), *on_wires("bmv2", [("wide", 64), ("lanes", 64)])]
+SWITCHES = [
+    *on_wires("softswitch", [("lanes", 64), ("wide", 256)]),
+    *on_wires("bmv2", [("wide", 64), ("lanes", 64)]),
+    *on_wires("tofino", [("lanes", 64)]),
+    *on_wires("tofino2", [("lanes", 64)]),
+]
 TABLES = (programming.WORKER_VERDICTS, programming.JOB_VERDICTS, programming.REJECTIONS)
 DROPPED = (programming.DROPPED_IN, programming.DROPPED_OUT)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "pair" in metafunc.fixturenames:
+        parametrize(metafunc, "pair", SWITCHES)
 
 
 @pytest.fixture
@@ -42,7 +53,6 @@ def by_port(outputs: Outputs) -> dict[int, list[bytes]]:
     return {port: [frame for out, frame in outputs if out == port] for port in PORTS}
 
 
-@pytest.mark.parametrize("pair", SWITCHES, indirect=True)
 def test_random_packets(pair: tuple[Target, InProcess]) -> None:
     target, reference = pair
     jobs = [target.new_job(WORKERS, JOB), target.new_job(WORKERS[:2], JOB + 1)]
@@ -55,8 +65,8 @@ def test_random_packets(pair: tuple[Target, InProcess]) -> None:
         port, packets = source.burst()
         expected: Outputs = []
         for frame, place in packets:
-            outputs = reference.exchange([(port, frame)])
-            expected += outputs
+            outputs = reference.exchange([(port, target.padded(frame))])
+            expected += [(out, target.padded(answer)) for out, answer in outputs]
             source.left(place, outputs)
         got = target.exchange([(port, frame) for frame, _ in packets])
         for out, frames in by_port(got).items():

@@ -14,7 +14,7 @@ from switchsum.bmv2_topologies import namespaces
 from switchsum.controller import pipeline
 from tests.protocol.cases import CASES
 from tests.protocol.conftest import marks
-from tests.protocol.ptf_parameters import Parameters, check_interfaces
+from tests.protocol.ptf_parameters import check_interfaces, of_parameters
 from tests.protocol.run_ptf import main
 from tests.protocol.switch_under_test import BUILD
 
@@ -66,7 +66,7 @@ def test_parameters_are_checked() -> None:
 )
 def test_wrong_parameters_are_told(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        Parameters(given)
+        of_parameters(given)
 
 
 def test_missing_interfaces_are_told() -> None:
@@ -78,7 +78,7 @@ def test_a_program_of_ones_own_is_taken() -> None:
     """Files as another compiler would leave them: any name, anywhere, no manifest."""
     stem = BUILD / "switchsum_wide_64"
     own = {"p4info": f"{stem}.p4info.txtpb", "device_config": f"{stem}.json", "elements": 64}
-    build = Parameters({"address": "x", **own}).build()
+    build = of_parameters({"address": "x", **own}).build()
     ours = pipeline.load("wide", 64)
     assert (build.p4info, build.device_config, build.elements) == (ours.p4info, ours.device_config, 64)
 

@@ -9,7 +9,6 @@ Four ports of the switch must be wired to four interfaces, given as 1 to 4. Para
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import ptf
@@ -19,27 +18,20 @@ from ptf.dataplane import DataPlane
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # PTF looks for modules in --test-dir alone
 
-from switchsum.controller.p4names import Item
 from tests.protocol.cases import CASES, Bench, Case
-from tests.protocol.ptf_parameters import Parameters, check_interfaces, renumbered
+from tests.protocol.external_switch import ExternalSwitch
+from tests.protocol.ptf_parameters import check_interfaces, of_parameters
 from tests.protocol.targets import Outputs, P4RuntimeTarget
 
 
 class PtfTarget(P4RuntimeTarget):
     """The switch behind PTF's dataplane: device 0, ports PORTS. Packets in and out are in PTF's capture file."""
 
-    def __init__(self, parameters: Parameters, dataplane: DataPlane) -> None:
+    def __init__(self, switch: ExternalSwitch, dataplane: DataPlane) -> None:
         """Commits the program. Raises SwitchError's family."""
-        self._numbers = parameters.port_numbers
-        super().__init__(parameters.address, parameters.address, parameters.device_id, parameters.build())
-        self.padded_to_bytes = parameters.shortest_frame_bytes
+        super().__init__(switch.address, switch.address, switch.device_id, switch.build(), switch.numbers)
+        self.padded_to_bytes = switch.shortest_frame_bytes
         self._dataplane = dataplane
-
-    def write(self, updates: Iterable[tuple[int, Item]]) -> None:
-        super().write([(kind, renumbered(item, self._numbers)) for kind, item in updates])
-
-    def packets_counted(self, counter: str, index: int) -> int:
-        return super().packets_counted(counter, self._numbers[index])
 
     def inject(self, port: int, frame: bytes) -> None:
         self._dataplane.send(0, port, frame)
@@ -59,7 +51,7 @@ _targets: list[PtfTarget] = []  # one, while the module's tests run
 def setUpModule() -> None:
     """Program the switch, once for all cases. Raises ValueError for parameters, SwitchError's family for the switch."""
     check_interfaces(ptf.config["port_map"])
-    _targets.append(PtfTarget(Parameters(ptf.testutils.TEST_PARAMS), ptf.dataplane_instance))
+    _targets.append(PtfTarget(of_parameters(ptf.testutils.TEST_PARAMS), ptf.dataplane_instance))
 
 
 def tearDownModule() -> None:
