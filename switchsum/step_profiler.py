@@ -34,6 +34,7 @@ from switchsum.step_times import Clock, DeviceClock, HostClock, StepMarks, Sums
 from switchsum.training_patches import Patches
 
 _ANOTHER = "the training runs torch.profiler itself; profile it without that"
+_UNCOUNTED = "so operations are not counted: FLOPs are those that torch.profiler knows, and memory_bytes is 0"
 
 Result = TypeVar("Result")
 
@@ -237,6 +238,8 @@ class StepProfiler:
         elif self._counting and self._counts is not None:
             self._counting = False
             self._counts.end()
+            if self._counts.failure:
+                self._recorded.lines.append(f"an operation cannot be counted ({self._counts.failure}), {_UNCOUNTED}")
             self._job = Job.of(list(self._modules), self._rounds.optimizers, self._counts)
         elif plan.first_timed <= number < plan.first_traced:
             self._sums.clear()
@@ -269,15 +272,11 @@ class StepProfiler:
         compiled = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
         if compiled and compiled["frames"]["ok"]:
             self._recorded.lines.append(
-                "the training is compiled (torch.compile), so its operations cannot be seen without changing them: FLOPs are "
-                "those that torch.profiler knows, and memory_bytes is 0"
+                f"the training is compiled (torch.compile), and to see its operations would change them, {_UNCOUNTED}"
             )
             return False
         if torch.utils._python_dispatch._get_current_dispatch_mode() is not None:
-            self._recorded.lines.append(
-                "the training runs under a TorchDispatchMode of its own, so its operations are not counted: FLOPs are those "
-                "that torch.profiler knows, and memory_bytes is 0"
-            )
+            self._recorded.lines.append(f"the training runs under a TorchDispatchMode of its own, {_UNCOUNTED}")
             return False
         return True
 

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import switchsum
 from switchsum import autoload, cli
 from switchsum.measure.features import Features
-from switchsum.operation_counter import OperationCounter
+from switchsum.operation_counter import OperationCounter, StepCounts
 from switchsum.profile_plan import ProfilePlan
 from switchsum.step_profiler import Rounds
 from switchsum.step_times import HostClock, StepMarks, StepTimes, Sums
@@ -332,6 +333,69 @@ def test_a_compiled_training_is_not_counted(tmp_path: Path) -> None:
     assert found.memory_bytes == 0
     assert found.flops == 2 * 2 * 4 * 20 * 10
     assert [line for line in found.source["lines"] if line.startswith("the training is compiled")]
+
+
+def padded(x: torch.Tensor) -> torch.Tensor:
+    """Of an encoder layer that is not trained: one operation, on a nested tensor."""
+    layer = nn.TransformerEncoderLayer(20, 2, 8, batch_first=True).eval()
+    with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+        encoder = nn.TransformerEncoder(layer, 1).eval()
+        return encoder(x.detach().view(2, 2, 20), src_key_padding_mask=torch.tensor([[False, False], [False, True]])).sum()
+
+
+def nested(x: torch.Tensor) -> torch.Tensor:
+    with warnings.catch_warnings(action="ignore"):
+        return torch.nested.as_nested_tensor([x[:1], x[1:]])
+
+
+class Uncountable(nn.Linear):
+    def __init__(self, extra: Callable[[torch.Tensor], object]) -> None:
+        torch.manual_seed(1)
+        super().__init__(20, 10)
+        self.extra = extra
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.extra(x)
+        return super().forward(x)
+
+
+@pytest.mark.filterwarnings("ignore:Failed to save extra arguments")
+@pytest.mark.parametrize(
+    ("extra", "told"),
+    [
+        (lambda x: torch.relu(nested(x)), ""),
+        # Of this torch.profiler itself warns.
+        (lambda x: torch.bmm(nested(x), nested(x).transpose(1, 2)), "aten.bmm.default: RuntimeError: Internal error: Nested"),
+        (padded, "aten._transformer_encoder_layer_fwd.default: NotImplementedError: there is no formula"),
+    ],
+)
+def test_an_operation_that_cannot_be_counted_does_not_disturb_the_training(
+    extra: Callable[[torch.Tensor], object], told: str, tmp_path: Path
+) -> None:
+    plain = train(NEEDED, Uncountable(extra))
+    with switchsum.profile(tmp_path, **SHORT):
+        profiled = train(NEEDED, Uncountable(extra))
+    assert all(map(torch.equal, plain.parameters(), profiled.parameters()))
+    found = Features.load(tmp_path / "features.rank0.json")
+    lines = [line for line in found.source["lines"] if line.startswith("an operation cannot be counted")]
+    assert len(lines) == bool(told)
+    assert told in "".join(lines)
+    assert (found.memory_bytes == 0) == bool(told)
+    assert found.flops >= 2 * 2 * 4 * 20 * 10
+
+
+def test_inputs_that_do_not_tell_their_size_do_not_disturb_either() -> None:
+    class Sizeless(torch.Tensor):
+        def size(self, *_: Any) -> Any:
+            raise RuntimeError("no size\nand more of it")
+
+    counts = StepCounts(count_operations=True)
+    try:
+        nn.Identity()(torch.ones(3).as_subclass(Sizeless))
+    finally:
+        counts.end()
+    assert counts.failure == "inputs of Identity: RuntimeError: no size"
+    assert counts.operations is None
 
 
 def test_a_step_ends_with_the_last_optimizer_of_a_round() -> None:
