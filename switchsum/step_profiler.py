@@ -26,13 +26,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from switchsum.autoload import LOADED
-from switchsum.bucket_recorder import Summed
+from switchsum.bucket_recorder import AlreadyWatched, Summed, watcher
 from switchsum.operation_counter import StepCounts
 from switchsum.profile_features import Job, Recorded, features, parameters_of
 from switchsum.profile_plan import DEFAULT_STEPS, DEFAULT_TRACED, DEFAULT_WARMUP, LEAST_STEPS, ProfilePlan, name_like
 from switchsum.step_times import Clock, DeviceClock, HostClock, StepMarks, Sums
 from switchsum.training_patches import Patches
 
+_HERE = "switchsum.profile"
 _ANOTHER = "the training runs torch.profiler itself; profile it without that"
 _UNCOUNTED = "so operations are not counted: FLOPs are those that torch.profiler knows, and memory_bytes is 0"
 
@@ -116,7 +117,7 @@ class StepProfiler:
             if self._rounds.ends_with(optimizer):
                 self._next_step()
         except Exception as error:
-            self._stop(error)
+            self.stop(error)
 
     def scaled(self, optimizer: Optimizer, step: Callable[[], Result]) -> Result:
         """GradScaler.step, which leaves the optimizer's step out where gradients were not finite; a training's step it is."""
@@ -133,7 +134,7 @@ class StepProfiler:
             try:
                 self._counts.loaded(batch)
             except Exception as error:  # of a batch that is no collection, but says so
-                self._stop(error)
+                self.stop(error)
         return batch
 
     def waited(self, wait: Callable[[], Result]) -> Result:
@@ -172,7 +173,7 @@ class StepProfiler:
             try:
                 begun = self._ready(module, bucket)
             except Exception as error:
-                self._stop(error)
+                self.stop(error)
         if begun is None:
             return start()
         self._busy = True  # what the hook waits for inside is part of the sum
@@ -183,7 +184,7 @@ class StepProfiler:
         try:
             begun(summed)
         except Exception as error:
-            self._stop(error)
+            self.stop(error)
         return summed
 
     def _ready(self, module: DistributedDataParallel, bucket: dist.GradBucket) -> Callable[[Summed], object] | None:
@@ -217,7 +218,7 @@ class StepProfiler:
     def before_another(self, start: Callable[[], Result]) -> Result:
         """torch.profiler starts; while it is ours that runs, somebody else's, and there can be only one."""
         if self._trace is not None and not self._over:
-            self._stop(RuntimeError(_ANOTHER))
+            self.stop(RuntimeError(_ANOTHER))
         return start()
 
     # Steps.
@@ -345,14 +346,15 @@ class StepProfiler:
             if self._number >= 0 or self._plan.notes is None:  # a process that trains nothing need not say so to the command
                 self._note("ended")
         except Exception as error:
-            self._stop(error)
+            self.stop(error)
 
     @property
     def _made(self) -> int:
         """Steps of the training so far."""
         return self._number + 2 if self._number >= 0 else min(self._optimizer_steps, 1)
 
-    def _stop(self, error: Exception) -> None:
+    def stop(self, error: Exception) -> None:
+        """Profiling has met an error, and ends."""
         self._over = True
         rank = self._recorded.rank
         print(f"switchsum profile: rank {rank}: profiling ends here, the training goes on: {error}", file=sys.stderr)
@@ -400,7 +402,10 @@ def install(text: str) -> None:
     (plan.notes / LOADED).touch()
     _installed = True
     profiler = StepProfiler(plan)
-    Patches(profiler)
+    try:
+        Patches(profiler, "`switchsum profile`")
+    except AlreadyWatched as error:
+        profiler.stop(error)
     atexit.register(profiler.close)
 
 
@@ -419,13 +424,21 @@ def profile(
     Model, optimizer and the loop are made inside: what DistributedDataParallel sums is seen of models that it wrapped there.
     `folder` is made if need be, and files of this rank that are there are replaced. `name`: of the job; the script's without.
     `steps` are timed after `warmup` steps that are not, and `traced` come last. `link_bps`: of the worker's link, if known.
-    Raises ValueError for arguments that make no sense, and OSError where the folder cannot be made.
+    Under `switchsum profile` or `switchsum bench capture`, which watch the training then, it does nothing but say so. Raises
+    ValueError for arguments that make no sense, OSError where the folder cannot be made, and AlreadyWatched inside another one.
     """
     called = name_like(Path(sys.argv[0]).stem) if name is None else name
     plan = ProfilePlan(Path(folder).absolute(), called, steps, warmup, traced, link_bps)
+    other = watcher()
+    if other == _HERE:
+        raise AlreadyWatched("this runs inside another switchsum.profile; one can watch a training at a time, so leave one out")
+    if other is not None:
+        print(f"switchsum.profile: {other} watches this training, so nothing is written to {plan.folder}", file=sys.stderr)
+        yield
+        return
     plan.folder.mkdir(parents=True, exist_ok=True)
     profiler = StepProfiler(plan)
-    patches = Patches(profiler)
+    patches = Patches(profiler, _HERE)
     try:
         yield
     finally:

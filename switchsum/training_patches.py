@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class Patches:
-    """Lets a StepProfiler see what a training does, until undo()."""
+    """Lets a StepProfiler see what a training does, until undo(). `who`: as observe() takes it. Raises AlreadyWatched."""
 
-    def __init__(self, profiler: StepProfiler) -> None:
+    def __init__(self, profiler: StepProfiler, who: str) -> None:
         self._profiler = profiler
-        self._undo: list[Callable[[], None]] = [observe(profiler.summing)]
+        self._undo: list[Callable[[], None]] = [observe(profiler.summing, who)]
         self._see_optimizers()
         self._around(torch.amp.GradScaler, "step", lambda step, scaler, optimizer, *_, **__: profiler.scaled(optimizer, step))
         self._around(torch.autograd, "backward", lambda run, *_, **__: profiler.backward(run))

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import switchsum
 from switchsum import autoload, cli
+from switchsum.bucket_recorder import AlreadyWatched
 from switchsum.measure.features import Features
 from switchsum.operation_counter import OperationCounter, StepCounts
 from switchsum.profile_plan import ProfilePlan
@@ -45,6 +46,23 @@ for x, y in DataLoader(data, batch_size=4):
     nn.functional.cross_entropy(model(x), y).backward()
     optimizer.step()
 sys.exit(int(sys.argv[2]))
+"""
+
+
+WATCHED = """
+import sys, torch, switchsum
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+with switchsum.profile(sys.argv[1]):
+    model = DistributedDataParallel(torch.nn.Linear(20, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(12):
+        optimizer.zero_grad()
+        model(torch.randn(4, 20)).square().mean().backward()
+        optimizer.step()
+print("trained")
 """
 
 
@@ -294,6 +312,36 @@ def test_the_context_manager_leaves_nothing_behind(tmp_path: Path, capfd: pytest
     assert "it made 5 steps, and a profile takes 11, so nothing was written" in capfd.readouterr().err
     with pytest.raises(ValueError, match="steps 0: must be a whole number from 2"), switchsum.profile(tmp_path, steps=0):
         pass
+
+
+def test_one_inside_another_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    with switchsum.profile(tmp_path / "outer", **SHORT):
+        with pytest.raises(AlreadyWatched, match="this runs inside another"), switchsum.profile(tmp_path / "inner"):
+            pytest.fail("it runs")
+        train(NEEDED)
+    assert [path.name for path in tmp_path.iterdir()] == ["outer"]
+    Features.load(tmp_path / "outer" / "features.rank0.json")
+
+
+@pytest.mark.parametrize("who", ["profile", "bench capture"])
+def test_a_script_that_profiles_itself_trains_under_the_commands(who: str, tmp_path: Path) -> None:
+    """Also where one command runs the other: the capture has it."""
+    watched = tmp_path / "watched"
+    watched.mkdir()
+    plan = ProfilePlan(watched, "watched", **SHORT, notes=watched)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), autoload.PROFILE: plan.as_text()}
+    if who == "bench capture":
+        environment |= {autoload.CAPTURE: f"9:{watched}"}
+    command = [sys.executable, "-c", WATCHED, str(tmp_path / "own")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "trained\n", done.stderr
+    assert f"`switchsum {who}` watches this training, so nothing is written to {tmp_path / 'own'}\n" in done.stderr
+    assert not (tmp_path / "own").exists()
+    assert (watched / "features.rank0.json").exists() == (who == "profile")
+    (note,) = (json.loads(path.read_text()) for path in watched.glob("0-*.json"))
+    assert note["error"] == (
+        "" if who == "profile" else "`switchsum bench capture` watches this training already; one can at a time"
+    )
 
 
 def test_another_training_in_the_same_process_begins_again(tmp_path: Path) -> None:
