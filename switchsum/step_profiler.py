@@ -76,6 +76,8 @@ class StepProfiler:
         self._optimizer_steps = 0
         self._began_s = time.time()
         self._thread = 0
+        # Those of the training that warm up or record. torch.profiler crashes where two of them do at once.
+        self._others: weakref.WeakSet[torch.autograd.profiler.profile] = weakref.WeakSet()
         self._begin()
 
     def _begin(self) -> None:
@@ -215,11 +217,20 @@ class StepProfiler:
 
         return begun
 
-    def before_another(self, start: Callable[[], Result]) -> Result:
-        """torch.profiler starts; while it is ours that runs, somebody else's, and there can be only one."""
-        if self._trace is not None and not self._over:
-            self.stop(RuntimeError(_ANOTHER))
+    def profiling(self, profiler: torch.autograd.profiler.profile, start: Callable[[], Result]) -> Result:
+        """A profiler warms up, or begins to record. There can be one, and under another one steps are not as they are."""
+        watching = self._counting or self._marks is not None or self._trace is not None
+        ours = self._trace is not None and profiler is self._trace.profiler
+        if not ours:
+            self._others.add(profiler)
+            if watching and not self._over:
+                self.stop(RuntimeError(_ANOTHER))
         return start()
+
+    def profiled(self, profiler: torch.autograd.profiler.profile, end: Callable[[], Result]) -> Result:
+        """A profiler has recorded."""
+        self._others.discard(profiler)
+        return end()
 
     # Steps.
 
@@ -243,6 +254,8 @@ class StepProfiler:
                 self._recorded.lines.append(f"an operation cannot be counted ({self._counts.failure}), {_UNCOUNTED}")
             self._job = Job.of(list(self._modules), self._rounds.optimizers, self._counts)
         elif plan.first_timed <= number < plan.first_traced:
+            if number == plan.first_timed:
+                self._check_alone()
             self._sums.clear()
             self._marks = StepMarks(now if number > plan.first_timed else self._clock.mark())
         elif number == plan.first_traced:
@@ -266,7 +279,7 @@ class StepProfiler:
         self._note("began")
 
     def _check_alone(self) -> None:
-        if torch.autograd._profiler_enabled():
+        if torch.autograd._profiler_enabled() or self._others:
             raise RuntimeError(_ANOTHER)
 
     def _can_count(self) -> bool:
@@ -287,8 +300,8 @@ class StepProfiler:
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         schedule = torch.profiler.schedule(wait=0, warmup=1, active=self._plan.traced, repeat=1)
         trace = torch.profiler.profile(activities=activities, schedule=schedule, record_shapes=True, with_flops=True)
-        trace.start()
         self._trace = trace
+        trace.start()
 
     def _leave(self) -> None:
         """End whatever is under way in the middle."""

@@ -27,7 +27,9 @@ class Patches:
         self._see_optimizers()
         self._around(torch.amp.GradScaler, "step", lambda step, scaler, optimizer, *_, **__: profiler.scaled(optimizer, step))
         self._around(torch.autograd, "backward", lambda run, *_, **__: profiler.backward(run))
-        self._around(torch.autograd.profiler.profile, "_prepare_trace", lambda run, *_: profiler.before_another(run))
+        for begin in ("_prepare_trace", "_start_trace"):
+            self._around(torch.autograd.profiler.profile, begin, lambda run, which: profiler.profiling(which, run))
+        self._around(torch.autograd.profiler.profile, "__exit__", lambda end, which, *_: profiler.profiled(which, end))
         self._around(torch.utils.data.DataLoader, "__iter__", lambda fetch, *_: profiler.fetched(fetch))
         self._around(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", lambda fetch, *_: profiler.fetched(fetch))
         # In DDP's forward pass buffers, such as those of batch normalisation, become rank 0's.

@@ -351,13 +351,31 @@ def test_another_training_in_the_same_process_begins_again(tmp_path: Path) -> No
     assert Features.load(tmp_path / "features.rank0.json").dense_parameter_bytes == 4 * 21 * 7
 
 
-def test_a_profiler_of_the_training_has_its_way(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.filterwarnings("ignore:Profiler won't be using warmup")
+@pytest.mark.parametrize(
+    ("begins", "warmup"),
+    [
+        (0, 8),  # through all of ours; it only warms up where the first of our steps is counted
+        (3, 0),  # in the step that is counted
+        (5, 0),  # in one that is timed
+        (4, 1),  # it warms up where nothing is
+        (8, 0),  # in ours
+    ],
+)
+def test_a_profiler_of_the_training_has_its_way(
+    begins: int, warmup: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     recorded = []
+    profiler = torch.profiler.profile(schedule=torch.profiler.schedule(wait=0, warmup=warmup, active=1, repeat=1))
 
     def theirs(step: int) -> None:
-        if step == 8:  # ours has begun
-            with torch.profiler.profile() as profiler:
-                torch.ones(3).add(1)
+        if step == begins:
+            profiler.start()
+        elif step > begins:
+            profiler.step()
+        if step == begins + warmup:
+            torch.ones(3).add(1)
+        if step == begins + warmup + 1:
             recorded.extend(event.key for event in profiler.key_averages())
 
     plain = train(NEEDED)
