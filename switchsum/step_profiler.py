@@ -316,8 +316,10 @@ class StepProfiler:
     # The end.
 
     def _finish(self) -> None:
-        trace = self._trace
+        trace, self._trace = self._trace, None
         trace.stop()
+        self._recorded.traced_flops = Counter({event.key: event.flops for event in trace.key_averages() if event.flops})
+        self._write()  # small beside the trace, for which the disk may be too full
         path = self._plan.folder / f"rank{self._recorded.rank}.trace.json.gz"
         hidden = path.with_name(f".{os.getpid()}.{path.name}")
         try:
@@ -325,9 +327,6 @@ class StepProfiler:
             hidden.replace(path)
         finally:
             hidden.unlink(missing_ok=True)
-        self._recorded.traced_flops = Counter({event.key: event.flops for event in trace.key_averages() if event.flops})
-        self._trace = None
-        self._write()
         self._over = True
         self._note("complete")
 

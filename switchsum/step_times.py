@@ -87,7 +87,7 @@ class StepTimes:
     computing to the end of its last bucket's sum. compute_s: the step from its first fetch on (from its begin without one),
     less input and exposed communication. forward_s: of that, what comes before the first backward pass that sums gradients
     (the last pass, if none does), and backward_s: what comes from there to the end of the last backward pass; the optimizer
-    comes after it. ready_s: of each bucket, since that pass began.
+    comes after it. ready_s: of each bucket, computing from the begin of that pass until it was ready.
     """
 
     step_s: float
@@ -125,7 +125,7 @@ class StepTimes:
             exposed_s=_within(exposed, 0.0, step_s),
             forward_s=computing(first_s, backward[0]),
             backward_s=computing(backward[0], passes[-1][1]) if passes else 0.0,
-            ready_s=tuple(max(0.0, ready - backward[0]) for ready in buckets),
+            ready_s=tuple(computing(backward[0], ready) for ready in buckets),
         )
 
 

@@ -351,6 +351,16 @@ def test_another_training_in_the_same_process_begins_again(tmp_path: Path) -> No
     assert Features.load(tmp_path / "features.rank0.json").dense_parameter_bytes == 4 * 21 * 7
 
 
+def test_features_are_there_if_the_trace_cannot_be(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rank0.trace.json.gz").mkdir()
+    with switchsum.profile(tmp_path, **SHORT):
+        train(NEEDED)
+    assert "profiling ends here, the training goes on: [Errno 21] Is a directory" in capfd.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["features.rank0.json", "rank0.trace.json.gz"]
+    found = Features.load(tmp_path / "features.rank0.json")
+    assert found.source["flops_of_profiler"]["matmul"] == found.flops > 0
+
+
 @pytest.mark.filterwarnings("ignore:Profiler won't be using warmup")
 @pytest.mark.parametrize(
     ("begins", "warmup"),
@@ -494,7 +504,23 @@ def test_the_parts_of_a_step_add_up() -> None:
     assert found.compute_s == pytest.approx(2.0 - 0.1 - 0.25 - 0.53)
     assert found.forward_s == pytest.approx(0.4)
     assert found.backward_s == pytest.approx(0.57)
-    assert found.ready_s == pytest.approx((0.2, 0.5))
+    assert found.ready_s == pytest.approx((0.2, 0.49))
+
+
+def test_buckets_are_ready_while_the_pass_computes_whatever_blocks_it() -> None:
+    """A hook that waits for each sum, a broadcast, and a batch that is fetched in between."""
+    marks = StepMarks(
+        began=0.0,
+        ended=10.0,
+        fetches=[(6.0, 7.0)],
+        waits=[(2.0, 5.0), (7.0, 7.5), (8.0, 9.5)],
+        passes=[(1.0, 9.75)],
+        sums=[Sums(computed=9.5, done=[5.0, 9.5])],
+        buckets=[(8, "float32", 2.0), (4, "float32", 8.0)],
+    )
+    found = StepTimes.of(marks, HostClock())
+    assert found.ready_s == pytest.approx((1.0, 2.5))
+    assert max(found.ready_s) <= found.backward_s
 
 
 def test_sums_that_end_before_computing_does_are_hidden() -> None:
