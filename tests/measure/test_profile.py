@@ -23,6 +23,7 @@ from switchsum import autoload, cli
 from switchsum.bucket_recorder import AlreadyWatched
 from switchsum.measure.features import Features
 from switchsum.operation_counter import OperationCounter, StepCounts
+from switchsum.profile_command import link_rate_bps
 from switchsum.profile_plan import ProfilePlan
 from switchsum.step_profiler import Rounds
 from switchsum.step_times import HostClock, StepMarks, StepTimes, Sums
@@ -265,7 +266,12 @@ def test_what_cannot_work_is_said_before_anything_runs(
         ([*output, "--warmup", "1"], "--warmup 1: must be a whole number from 2 to 100000"),
         ([*output, "--traced", "0"], "--traced 0: must be a whole number from 1 to 100000"),
         ([*output, "--name", "a b"], "--name 'a b': must be 1 to 64 letters, digits,"),
-        ([*output, "--link", "fast"], "--link 'fast' is not "),
+        ([*output, "--link", "fast"], "--link 'fast' is not a rate, such as 25G or 100 Mbit/s"),
+        ([*output, "--link", "-25G"], "--link '-25G' is not a rate"),
+        ([*output, "--link", "nan"], "--link 'nan' is not a rate"),
+        ([*output, "--link", "0"], "--link 0 is out of range: 10 kbit/s to 1000 Tbit/s"),
+        ([*output, "--link", "1001T"], "--link 1001T is out of range"),
+        ([*output, "--link", "9" * 400], f"--link {'9' * 400} is out of range"),
     ]
     for words, message in cases:
         assert run([*words, *command], monkeypatch) == 2
@@ -280,6 +286,17 @@ def test_what_cannot_work_is_said_before_anything_runs(
     assert run([*output, *command], monkeypatch) == 2
     assert "unset it" in capsys.readouterr().err
     assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "rate_bps"),
+    [
+        ("400G", 4e11), ("800Gbit/s", 8e11), ("1.6T", 1.6e12), ("1000 Tbit", 1e15), ("25g", 25e9), (" 100 Mbit/s ", 1e8),
+        ("10k", 1e4), ("10000", 1e4), ("10000bit", 1e4),
+    ],
+)  # fmt: skip
+def test_links_of_any_rate(text: str, rate_bps: float) -> None:
+    assert link_rate_bps(text) == rate_bps
 
 
 def test_a_folder_that_is_gone_breaks_no_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
