@@ -201,6 +201,7 @@ class StepCounts:
         self.loaded_bytes = self.loaded_samples = self.called_samples = 0
         self.wire: list[tuple[int, str]] = []  # of each bucket, bytes and dtype that travelled
         self.seconds = 0.0
+        self._bucket_bytes = 0  # of collective_bytes; of a sparse gradient more than travels
         self.failure = ""
         self._began_s = time.perf_counter()
         self._hook: Any = None
@@ -224,7 +225,7 @@ class StepCounts:
     @property
     def other_collective_bytes(self) -> int:
         """Not of buckets."""
-        return max(0, self.collective_bytes - sum(size for size, _ in self.wire))
+        return max(0, self.collective_bytes - self._bucket_bytes)
 
     def loaded(self, batch: Any) -> None:
         """A DataLoader has handed this over."""
@@ -238,6 +239,7 @@ class StepCounts:
         Python sends.
         """
         sent_bytes = self.collective_bytes - bytes_before
+        self._bucket_bytes += sent_bytes or size_bytes
         if self.operations is not None and 0 < sent_bytes < size_bytes:
             size_bytes, dtype = sent_bytes, str(self.operations.collective_dtype).removeprefix("torch.")
         self.wire.append((size_bytes, dtype))

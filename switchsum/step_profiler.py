@@ -24,13 +24,14 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.utils._python_dispatch import _disable_current_modes
 
 from switchsum.autoload import LOADED
 from switchsum.bucket_recorder import AlreadyWatched, Summed, watcher
 from switchsum.operation_counter import StepCounts
 from switchsum.profile_features import Job, Recorded, features, parameters_of
 from switchsum.profile_plan import DEFAULT_STEPS, DEFAULT_TRACED, DEFAULT_WARMUP, LEAST_STEPS, ProfilePlan, name_like
-from switchsum.step_times import Clock, DeviceClock, HostClock, StepMarks, Sums
+from switchsum.step_times import Clock, DeviceClock, HostClock, ReadyBucket, StepMarks, Sums
 from switchsum.training_patches import Patches
 
 _HERE = "switchsum.profile"
@@ -196,13 +197,14 @@ class StepProfiler:
         self._modules.add(module)
         marks, counts = self._marks, self._counts
         if self._counting and counts is not None:
-            before = counts.collective_bytes
-            return lambda _: counts.sent(*_size(bucket), before)
+            size, before = _size(bucket), counts.collective_bytes  # a sparse sum has the rows of all ranks
+            return lambda _: counts.sent(*size, before)
         if marks is None:
             return None
-        size = _size(bucket)
+        buffer = bucket.buffer()
+        stored = buffer._values() if buffer.is_sparse else buffer
         ready = self._clock.mark()
-        marks.buckets.append((*size, ready))
+        marks.buckets.append(ReadyBucket(int(stored.nbytes), _name(stored.dtype), ready, buffer.is_sparse))
         if bucket.index() == 0 or module not in self._sums:
             self._sums[module] = Sums()
             marks.sums.append(self._sums[module])
@@ -397,8 +399,13 @@ def _rank() -> int:
 def _size(bucket: dist.GradBucket) -> tuple[int, str]:
     """Bytes and dtype; of a sparse gradient, of the rows that were touched."""
     buffer = bucket.buffer()
-    values = buffer.coalesce().values() if buffer.is_sparse else buffer
-    return int(values.nbytes), str(values.dtype).removeprefix("torch.")
+    with _disable_current_modes():  # to tell these rows apart is no operation of the training's
+        values = buffer.coalesce().values() if buffer.is_sparse else buffer
+    return int(values.nbytes), _name(values.dtype)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 _installed = False

@@ -26,7 +26,7 @@ from switchsum.operation_counter import OperationCounter, StepCounts
 from switchsum.profile_command import link_rate_bps
 from switchsum.profile_plan import ProfilePlan
 from switchsum.step_profiler import Rounds
-from switchsum.step_times import HostClock, StepMarks, StepTimes, Sums
+from switchsum.step_times import HostClock, ReadyBucket, StepMarks, StepTimes, Sums
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = {"steps": 3, "warmup": 2, "traced": 1}
@@ -110,8 +110,8 @@ def test_every_form_computes_the_same(forms: Path) -> None:
         # 4 x 9 + 4 of the convolution, 2 x 4 of the normalisation, 144 x 10 + 10 of the layer on top.
         ("convolutional", "allreduce-local", 4 * 1498, 4 * 1498, 0, 4),
         ("sequential", "allreduce-cluster", 4 * 5034, 4 * 5034, 4 * 1600, 4),
-        # Of the table, only the 8 rows that were touched travel.
-        ("sparse", "ddp", 4 * (8 * 8 + 90), 4 * 8090, 4 * 8000, 4),
+        # Of the table, only the rows that were touched travel.
+        ("sparse", "ddp", 4 * (5 * 8 + 90), 4 * 8090, 4 * 8000, 4),
         ("compressed", "ddp", 2 * 210, 4 * 210, 0, 4),
         ("accumulated", "ddp", 4 * 210, 4 * 210, 0, 8),
         ("adversarial", "ddp", 4 * 4 * 110, 4 * 2 * 110, 0, 4),  # both sum in both backward passes
@@ -128,8 +128,8 @@ def test_features_of_ranks_that_sum(
         assert (found.name, found.source["rank"], found.workers, found.backend) == ("profiled_training", rank, 2, "gloo")
         assert found.architecture == architecture, found.architecture_rule
         assert ("not modelled" in found.architecture_rule) == (architecture in ("other", "fsdp"))
-        assert found.gradient_bytes == gradient_bytes
-        assert sum(bucket.size_bytes for bucket in found.buckets) == gradient_bytes
+        assert found.gradient_bytes == gradient_bytes + (4 * 8 * rank if form == "sparse" else 0)
+        assert sum(bucket.size_bytes for bucket in found.buckets) == found.gradient_bytes
         assert [bucket.ready_s for bucket in found.buckets] == sorted(bucket.ready_s for bucket in found.buckets)
         assert found.dense_parameter_bytes + found.embedding_parameter_bytes == parameter_bytes
         assert found.embedding_parameter_bytes == embedded_bytes
@@ -151,6 +151,7 @@ def test_what_is_particular_to_a_form(forms: Path) -> None:
     # 2 heads of 8: 7 x 7 scores, and as many products with values.
     assert operations["aten._scaled_dot_product_flash_attention_for_cpu"] == 4 * 2 * 2 * (2 * 7 * 7 * 8)
     assert len(found["sequential"].buckets) == 2
+    assert Features.load(forms / "sparse" / "features.rank0.json").source["other_collective_bytes"] == 0
     # Normalisation: means, variances and a counter are broadcast in every forward pass.
     assert Features.load(forms / "convolutional" / "features.rank0.json").source["other_collective_bytes"] == 2 * 4 * 4 + 8
     assert [event["name"] for event in events_of(forms / "accumulated") if event["name"].startswith("ProfilerStep")] == [
@@ -512,7 +513,7 @@ def test_the_parts_of_a_step_add_up() -> None:
         waits=[(10.4, 10.5), (11.0, 11.01), (11.3, 11.32)],
         passes=[(10.8, 11.8)],
         sums=[Sums(computed=11.4, done=[11.2, 11.9])],
-        buckets=[(8, "float32", 11.0), (4, "float32", 11.3)],
+        buckets=[ReadyBucket(8, "float32", 11.0), ReadyBucket(4, "float32", 11.3)],
     )
     found = StepTimes.of(marks, HostClock())
     assert found.step_s == pytest.approx(2.0)
@@ -533,11 +534,17 @@ def test_buckets_are_ready_while_the_pass_computes_whatever_blocks_it() -> None:
         waits=[(2.0, 5.0), (7.0, 7.5), (8.0, 9.5)],
         passes=[(1.0, 9.75)],
         sums=[Sums(computed=9.5, done=[5.0, 9.5])],
-        buckets=[(8, "float32", 2.0), (4, "float32", 8.0)],
+        buckets=[ReadyBucket(8, "float32", 2.0), ReadyBucket(4, "float32", 8.0)],
     )
     found = StepTimes.of(marks, HostClock())
     assert found.ready_s == pytest.approx((1.0, 2.5))
     assert max(found.ready_s) <= found.backward_s
+
+
+def test_a_sparse_bucket_is_the_same_whatever_it_stores() -> None:
+    stored = [ReadyBucket(64 * touched, "float32", 1.0, sparse=True) for touched in (1, 2)]
+    assert stored[0].form == stored[1].form
+    assert ReadyBucket(64, "float32", 1.0).form not in (stored[0].form, ReadyBucket(128, "float32", 1.0).form)
 
 
 def test_sums_that_end_before_computing_does_are_hidden() -> None:
@@ -547,7 +554,7 @@ def test_sums_that_end_before_computing_does_are_hidden() -> None:
         ended=1.0,
         passes=[(0.1, 0.3), (0.5, 0.9)],
         sums=[Sums(computed=0.8, done=[0.7])],
-        buckets=[(8, "float32", 0.6)],
+        buckets=[ReadyBucket(8, "float32", 0.6)],
     )
     found = StepTimes.of(marks, HostClock())
     assert found.exposed_s == 0
