@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import switchsum
 from switchsum import autoload, cli
 from switchsum.bucket_recorder import AlreadyWatched
-from switchsum.measure.features import Features
+from switchsum.measure.features import Features, of_job
 from switchsum.operation_counter import OperationCounter, StepCounts
 from switchsum.profile_command import link_rate_bps
 from switchsum.profile_plan import ProfilePlan
@@ -139,6 +139,10 @@ def test_features_of_ranks_that_sum(
         assert found.source["profiling"]["traced_to_plain"] > 0
         assert (forms / form / f"rank{rank}.trace.json.gz").exists()
         assert not [line for line in found.source["lines"] if "FLOPs" in line]  # both counters agree
+
+
+def test_ranks_that_touched_other_rows_are_one_job(forms: Path) -> None:
+    assert of_job(forms / "sparse").gradient_bytes == 4 * (6 * 8 + 90)
 
 
 def test_what_is_particular_to_a_form(forms: Path) -> None:
