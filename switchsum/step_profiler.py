@@ -1,8 +1,9 @@
 """Profiles a training from inside one of its processes, for `switchsum profile` and as a context manager.
 
 A step ends with an optimizer's step. Some are skipped; one is counted, operation by operation; some are timed, undisturbed; a
-few are traced by torch.profiler. Then features and trace are written, and the training goes on alone. Profiling never changes
-what is computed, and an error in it never reaches the training: it ends the profiling, with a line on standard error.
+few are traced by torch.profiler. Then features and trace are written, and the training goes on alone. Profiling does not change
+what is computed (docs/payloads.md names two exceptions), and an error in it never reaches the training: it ends the profiling,
+with a line on standard error.
 """
 
 from __future__ import annotations
