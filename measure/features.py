@@ -7,10 +7,12 @@ memory traffic, input, parameters, gradients' traffic, class of architecture. Se
 from __future__ import annotations
 
 import json
+import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -241,28 +243,32 @@ def together(ranks: Sequence[Features]) -> Features:
 
     Ranks wait for the slowest of them, so each step is that of the rank that computed and read its input for longest, and a
     bucket is ready when the last rank has it. A rank's exposed communication holds its waiting for others; the least of all
-    ranks does not. Raises BadFeatures.
+    ranks does not. Of sparse gradients each rank touched other rows: a bucket is as large as the largest rank's, and a rank
+    that touched none has no such bucket. Raises BadFeatures.
     """
     first = ranks[0]
-    same = ("name", "architecture", "workers", "gradient_bytes", "dtype", "link_bps", "backend", "synthetic")
+    same = ("name", "architecture", "workers", "dtype", "link_bps", "backend", "synthetic")
     for other in ranks[1:]:
         for what in same:
             if getattr(other, what) != getattr(first, what):
                 raise BadFeatures(
                     f"{what} is {getattr(first, what)} of one rank and {getattr(other, what)} of another: not one job"
                 )
-        if len(other.step_s) != len(first.step_s) or len(other.buckets) != len(first.buckets):
-            raise BadFeatures("ranks have different numbers of steps or buckets; profile them in the same run")
+        if len(other.step_s) != len(first.step_s):
+            raise BadFeatures("ranks have different numbers of steps; profile them in the same run")
     steps = range(len(first.step_s))
     slowest = [max(ranks, key=lambda each: each.compute_s[step] + each.input_s[step]) for step in steps]
     computed = max(ranks, key=lambda each: statistics.fmean(each.compute_s))
-    buckets = [
-        Bucket(each[0].size_bytes, each[0].dtype, max(bucket.ready_s for bucket in each))
-        for each in zip(*(rank.buckets for rank in ranks), strict=True)
-    ]
+    buckets = _largest_buckets(ranks)
+    beyond = [rank.gradient_bytes - sum(bucket.size_bytes for bucket in rank.buckets) for rank in ranks]
+    if len(set(beyond)) > 1:
+        raise BadFeatures(
+            f"gradient_bytes beyond buckets are {min(beyond)} of one rank and {max(beyond)} of another: not one job"
+        )
     return replace(
         first,
-        buckets=tuple(buckets),
+        buckets=buckets,
+        gradient_bytes=sum(bucket.size_bytes for bucket in buckets) + beyond[0],
         step_s=tuple(rank.step_s[step] for rank, step in zip(slowest, steps, strict=True)),
         compute_s=tuple(rank.compute_s[step] for rank, step in zip(slowest, steps, strict=True)),
         input_s=tuple(rank.input_s[step] for rank, step in zip(slowest, steps, strict=True)),
@@ -271,6 +277,50 @@ def together(ranks: Sequence[Features]) -> Features:
         backward_s=computed.backward_s,
         source={"ranks": [dict(rank.source) for rank in ranks]},
     )
+
+
+def _largest_buckets(ranks: Sequence[Features]) -> tuple[Bucket, ...]:
+    """Each as large as the largest rank's, and ready when the last rank has it. Raises BadFeatures."""
+    form = max((rank.buckets for rank in ranks), key=len)
+    same: list[list[Bucket]] = [[] for _ in form]
+    for rank in ranks:
+        for place, bucket in zip(_places(rank.buckets, form), rank.buckets, strict=True):
+            same[place].append(bucket)
+    largest = [max(bucket.size_bytes for bucket in each) for each in same]
+    different = sum(
+        size for size, each in zip(largest, same, strict=True) if [bucket.size_bytes for bucket in each] != [size] * len(ranks)
+    )
+    tables = max(rank.embedding_parameter_bytes for rank in ranks)
+    if different > tables:
+        raise BadFeatures(
+            f"ranks have different buckets, of {different} bytes, which sparse gradients do not explain: embedding tables have "
+            f"{tables}. These are not of one job, or not of the same steps; profile it in one run, or name one rank's file"
+        )
+    return tuple(
+        Bucket(size, each[0].dtype, max(bucket.ready_s for bucket in each)) for size, each in zip(largest, same, strict=True)
+    )
+
+
+def _places(buckets: Sequence[Bucket], form: Sequence[Bucket]) -> list[int]:
+    """Where in `form`, which has as many or more, each is: in the same order, of the same type and, of as many as possible, of
+    the same size. Raises BadFeatures."""
+    # By how many of `form` are left out so far: how many sizes differ, and the last place with all those before.
+    best: list[tuple[float, Any]] = [(0, ())] * (len(form) - len(buckets) + 1)
+    for number, bucket in enumerate(buckets):
+        least = best[0]
+        for left_out, before in enumerate(best):
+            least = min(least, before, key=itemgetter(0))
+            there = form[number + left_out]
+            differ = least[0] + (there.size_bytes != bucket.size_bytes) if there.dtype == bucket.dtype else math.inf
+            best[left_out] = differ, (number + left_out, least[1])
+    differ, chain = min(best, key=itemgetter(0))
+    if differ == math.inf:
+        raise BadFeatures("ranks have buckets of different types: not one job; name one rank's file")
+    places = []
+    while chain:
+        place, chain = chain
+        places.append(place)
+    return places[::-1]
 
 
 def _check_dtype(dtype: Any) -> None:

@@ -34,6 +34,11 @@ Hook = Callable[[Any, dist.GradBucket], Summed]
 # Called for every bucket that is ready: it must call the function, which starts the sum, and return what that returns.
 Watch = Callable[[DistributedDataParallel, dist.GradBucket, Callable[[], Summed]], Summed]
 _installed = False
+_watcher: str | None = None
+
+
+class AlreadyWatched(RuntimeError):
+    """DistributedDataParallel takes one hook, so one can watch a training at a time; the text says who does."""
 
 
 class Recorder:
@@ -225,12 +230,21 @@ def install(value: str) -> None:
     recorder = Recorder(Path(folder), int(steps))
     (Path(folder) / LOADED).touch()
     _installed = True
-    observe(recorder.saw)
+    observe(recorder.saw, "`switchsum bench capture`")
 
 
-def observe(watch: Watch) -> Callable[[], None]:
+def watcher() -> str | None:
+    """Who watches this process."""
+    return _watcher
+
+
+def observe(watch: Watch, who: str) -> Callable[[], None]:
     """Let `watch` see the buckets of every DistributedDataParallel that this process makes, until the returned function is
-    called; those made before go on being seen."""
+    called; those made before go on being seen. `who`: what watcher() tells meanwhile. Raises AlreadyWatched."""
+    global _watcher
+    if _watcher is not None:
+        raise AlreadyWatched(f"{_watcher} watches this training already; one can at a time")
+    _watcher = who
     defaults: weakref.WeakKeyDictionary[DistributedDataParallel, _DefaultHook] = weakref.WeakKeyDictionary()
     plain_init = DistributedDataParallel.__init__
     plain_register = DistributedDataParallel.register_comm_hook
@@ -284,6 +298,8 @@ def observe(watch: Watch) -> Callable[[], None]:
     Join.notify_join_context = staticmethod(notify)
 
     def undo() -> None:
+        global _watcher
+        _watcher = None
         DistributedDataParallel.__init__ = plain_init
         DistributedDataParallel.register_comm_hook = plain_register
         DistributedDataParallel._register_builtin_comm_hook = plain_builtin

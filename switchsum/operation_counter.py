@@ -50,6 +50,11 @@ _SHAPED = {
 _GATHERS = {_aten.embedding, _aten.index, _aten.index_select, _aten.gather, _aten.take}
 _BAGS = {_aten._embedding_bag, _aten._embedding_bag_forward_only}
 _SCATTERS = {_aten.index_put_, _aten._index_put_impl_, _aten.index_add_, _aten.index_copy_, _aten.scatter_, _aten.scatter_add_}
+# Which are seen as one operation of nested tensors and in inference mode only, and hide the products of which they are made.
+_WHOLE = {
+    _aten.linear, _aten.matmul, _aten.einsum, _aten.conv1d, _aten.conv2d, _aten.conv3d, _aten.scaled_dot_product_attention,
+    _aten._native_multi_head_attention, _aten._transformer_encoder_layer_fwd,
+}  # fmt: skip
 _COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 
@@ -64,7 +69,7 @@ def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
     for tensor in tensors:
         if tensor.layout == torch.sparse_coo:
             total += tensor._values().nbytes + tensor._indices().nbytes
-        elif tensor.layout == torch.strided:
+        elif tensor.layout == torch.strided and not tensor.is_nested:
             distinct = prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride or not size)
             total += distinct * tensor.element_size()
         else:
@@ -75,6 +80,7 @@ def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
 class OperationCounter(TorchDispatchMode):
     """Between entering and leaving it, in the threads of that thread's backward passes too.
 
+    The first error in counting ends it, and is in `failure`: "" says that everything was counted.
     flops: by operation, those bound by computing; memory_bytes: read and written by all others; copied_bytes: from host to
     device; collective_bytes, collective_dtype: handed to collectives, and of which type the last was; embeddings: where the
     weights of embedding tables lie (data_ptr); conv2d_flops: of convolutions of pictures forwards, which torch.profiler counts.
@@ -90,6 +96,7 @@ class OperationCounter(TorchDispatchMode):
         self.collective_dtype = torch.float32
         self.conv2d_flops = 0
         self.embeddings: set[int] = set()
+        self.failure = ""
 
     @property
     def total_flops(self) -> int:
@@ -100,9 +107,16 @@ class OperationCounter(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        if isinstance(func, torch._ops.OpOverload):
-            self._count(func, args, kwargs, out)
+        if isinstance(func, torch._ops.OpOverload) and not self.failure:
+            try:
+                self._count(func, args, kwargs, out)
+            except Exception as error:  # of a formula that does not know this case, or a tensor that does not tell its shape
+                self.failed(str(func), error)
         return out
+
+    def failed(self, what: str, error: Exception) -> None:
+        lines = str(error).splitlines()
+        self.failure = f"{what}: {type(error).__name__}{': ' + lines[0] if lines else ''}"
 
     def _count(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         packet = func._overloadpacket
@@ -111,6 +125,8 @@ class OperationCounter(TorchDispatchMode):
                 self.collective_bytes += bytes_of([tensor])
                 self.collective_dtype = tensor.dtype
             return
+        if packet in _WHOLE:
+            raise NotImplementedError("there is no formula for its operations")
         if packet in (_aten.embedding, *_BAGS):
             self.embeddings.add(args[0].data_ptr())
         if (flops := _flops(packet, args, kwargs, out)) is not None:
@@ -175,13 +191,18 @@ def _touched(packet: Any, args: tuple[Any, ...], out: Any, size: int) -> int:
 
 
 class StepCounts:
-    """What one step computes and moves, and of which size its batches are; from when it is made until end()."""
+    """What one step computes and moves, and of which size its batches are; from when it is made until end().
+
+    failure: why operations, asked for, were not counted (`operations` is None then); "": they were.
+    """
 
     def __init__(self, count_operations: bool) -> None:
         self.operations = OperationCounter() if count_operations else None
         self.loaded_bytes = self.loaded_samples = self.called_samples = 0
         self.wire: list[tuple[int, str]] = []  # of each bucket, bytes and dtype that travelled
         self.seconds = 0.0
+        self._bucket_bytes = 0  # of collective_bytes; of a sparse gradient more than travels
+        self.failure = ""
         self._began_s = time.perf_counter()
         self._hook: Any = None
         if self.operations is not None:  # a compiled module would be compiled once more for a hook
@@ -193,6 +214,8 @@ class StepCounts:
         if self.operations is not None:
             self._hook.remove()
             self.operations.__exit__(None, None, None)
+            if self.operations.failure:
+                self.failure, self.operations = self.operations.failure, None
 
     @property
     def collective_bytes(self) -> int:
@@ -202,7 +225,7 @@ class StepCounts:
     @property
     def other_collective_bytes(self) -> int:
         """Not of buckets."""
-        return max(0, self.collective_bytes - sum(size for size, _ in self.wire))
+        return max(0, self.collective_bytes - self._bucket_bytes)
 
     def loaded(self, batch: Any) -> None:
         """A DataLoader has handed this over."""
@@ -216,15 +239,20 @@ class StepCounts:
         Python sends.
         """
         sent_bytes = self.collective_bytes - bytes_before
+        self._bucket_bytes += sent_bytes or size_bytes
         if self.operations is not None and 0 < sent_bytes < size_bytes:
             size_bytes, dtype = sent_bytes, str(self.operations.collective_dtype).removeprefix("torch.")
         self.wire.append((size_bytes, dtype))
 
     def _called(self, module: torch.nn.Module, inputs: Any) -> None:
-        if not self.called_samples:  # the first module that is called is the outermost
+        if self.called_samples or self.operations is None:  # the first module that is called is the outermost
+            return
+        try:
             self.called_samples = _samples(inputs)
+        except Exception as error:
+            self.operations.failed(f"inputs of {type(module).__name__}", error)
 
 
 def _samples(batch: Any) -> int:
     """Size of the first dimension of the first tensor that has one."""
-    return next((tensor.shape[0] for tensor in tensors_in(batch) if tensor.dim()), 0)
+    return next((tensor.size(0) for tensor in tensors_in(batch) if tensor.dim()), 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import statistics
 import tempfile
@@ -21,6 +22,10 @@ from switchsum.failures import CommandFailed, require
 if TYPE_CHECKING:
     from switchsum.measure.features import Features
     from switchsum.profile_plan import ProfilePlan
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?) *([kmgt]?)(?:bit(?:/s)?)?", re.IGNORECASE | re.ASCII)
+_PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+_LEAST_RATE_BPS = 1e4
 
 
 def profile(
@@ -64,7 +69,6 @@ def _plan(
     command: Sequence[str], output: Path, notes: Path, name: str | None, link: str | None, counts: dict[str, int | None]
 ) -> ProfilePlan:
     """Everything that can be known to fail before the training takes its time. Raises CommandFailed."""
-    from switchsum.bmv2_topologies.rack_file import parse_rate
     from switchsum.profile_plan import ProfilePlan, name_like
 
     for variable, other in ((CAPTURE, "bench capture"), (PROFILE, "profile")):
@@ -79,10 +83,7 @@ def _plan(
         raise CommandFailed(f"there is no program {command[0]!r} to run{hint}", status=127)
     script = next((word for word in command if word.endswith(".py")), command[0])
     chosen = {what: count for what, count in counts.items() if count is not None}
-    try:
-        link_bps = None if link is None else float(parse_rate(link))
-    except ValueError as error:
-        raise CommandFailed(f"--link {error}", EXIT_MISUSED) from error
+    link_bps = None if link is None else link_rate_bps(link)
     try:
         plan = ProfilePlan(
             output.absolute(),
@@ -104,6 +105,19 @@ def _plan(
     if there:
         raise CommandFailed(f"--output {output} holds a profile already ({there[0]}); name another folder", EXIT_MISUSED)
     return plan
+
+
+def link_rate_bps(text: str) -> float:
+    """Of "25G", "100Mbit/s", "100 mbit". Raises CommandFailed."""
+    from switchsum.measure.features import LARGEST_RATE_BPS
+
+    match = _RATE.fullmatch(text.strip())
+    if match is None:
+        raise CommandFailed(f"--link {text!r} is not a rate, such as 25G or 100 Mbit/s", EXIT_MISUSED)
+    rate_bps = float(match[1]) * _PREFIXES[match[2].lower()]
+    if not _LEAST_RATE_BPS <= rate_bps <= LARGEST_RATE_BPS:
+        raise CommandFailed(f"--link {text} is out of range: 10 kbit/s to 1000 Tbit/s", EXIT_MISUSED)
+    return rate_bps
 
 
 def _notes(folder: Path) -> list[dict[str, Any]]:

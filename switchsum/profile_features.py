@@ -151,10 +151,12 @@ def _address(parameter: torch.Tensor) -> int:
 
 def _buckets(timed: Sequence[StepMarks], times: Sequence[StepTimes], counts: StepCounts) -> tuple[Bucket, ...]:
     """Of the form that most steps have, with the bytes that were on the wire in the step that was counted."""
-    forms = [tuple((size, dtype) for size, dtype, _ in marks.buckets) for marks in timed]
+    forms = [tuple(bucket.form for bucket in marks.buckets) for marks in timed]
     usual = Counter(forms).most_common(1)[0][0]
     alike = [each.ready_s for each, form in zip(times, forms, strict=True) if form == usual]
-    wire = counts.wire if len(counts.wire) == len(usual) else usual
+    wire = counts.wire
+    if len(wire) != len(usual):
+        wire = [(bucket.size_bytes, bucket.dtype) for bucket in timed[forms.index(usual)].buckets]
     both = zip(wire, zip(*alike, strict=True), strict=True)
     return tuple(Bucket(size, dtype, statistics.median(ready_s)) for (size, dtype), ready_s in both if size)
 

@@ -1,8 +1,9 @@
 """Profiles a training from inside one of its processes, for `switchsum profile` and as a context manager.
 
 A step ends with an optimizer's step. Some are skipped; one is counted, operation by operation; some are timed, undisturbed; a
-few are traced by torch.profiler. Then features and trace are written, and the training goes on alone. Profiling never changes
-what is computed, and an error in it never reaches the training: it ends the profiling, with a line on standard error.
+few are traced by torch.profiler. Then features and trace are written, and the training goes on alone. Profiling does not change
+what is computed (docs/payloads.md names two exceptions), and an error in it never reaches the training: it ends the profiling,
+with a line on standard error.
 """
 
 from __future__ import annotations
@@ -24,16 +25,19 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.utils._python_dispatch import _disable_current_modes
 
 from switchsum.autoload import LOADED
-from switchsum.bucket_recorder import Summed
+from switchsum.bucket_recorder import AlreadyWatched, Summed, watcher
 from switchsum.operation_counter import StepCounts
 from switchsum.profile_features import Job, Recorded, features, parameters_of
 from switchsum.profile_plan import DEFAULT_STEPS, DEFAULT_TRACED, DEFAULT_WARMUP, LEAST_STEPS, ProfilePlan, name_like
-from switchsum.step_times import Clock, DeviceClock, HostClock, StepMarks, Sums
+from switchsum.step_times import Clock, DeviceClock, HostClock, ReadyBucket, StepMarks, Sums
 from switchsum.training_patches import Patches
 
+_HERE = "switchsum.profile"
 _ANOTHER = "the training runs torch.profiler itself; profile it without that"
+_UNCOUNTED = "so operations are not counted: FLOPs are those that torch.profiler knows, and memory_bytes is 0"
 
 Result = TypeVar("Result")
 
@@ -74,6 +78,8 @@ class StepProfiler:
         self._optimizer_steps = 0
         self._began_s = time.time()
         self._thread = 0
+        # Those of the training that warm up or record. torch.profiler crashes where two of them do at once.
+        self._others: weakref.WeakSet[torch.autograd.profiler.profile] = weakref.WeakSet()
         self._begin()
 
     def _begin(self) -> None:
@@ -115,7 +121,7 @@ class StepProfiler:
             if self._rounds.ends_with(optimizer):
                 self._next_step()
         except Exception as error:
-            self._stop(error)
+            self.stop(error)
 
     def scaled(self, optimizer: Optimizer, step: Callable[[], Result]) -> Result:
         """GradScaler.step, which leaves the optimizer's step out where gradients were not finite; a training's step it is."""
@@ -132,7 +138,7 @@ class StepProfiler:
             try:
                 self._counts.loaded(batch)
             except Exception as error:  # of a batch that is no collection, but says so
-                self._stop(error)
+                self.stop(error)
         return batch
 
     def waited(self, wait: Callable[[], Result]) -> Result:
@@ -171,7 +177,7 @@ class StepProfiler:
             try:
                 begun = self._ready(module, bucket)
             except Exception as error:
-                self._stop(error)
+                self.stop(error)
         if begun is None:
             return start()
         self._busy = True  # what the hook waits for inside is part of the sum
@@ -182,7 +188,7 @@ class StepProfiler:
         try:
             begun(summed)
         except Exception as error:
-            self._stop(error)
+            self.stop(error)
         return summed
 
     def _ready(self, module: DistributedDataParallel, bucket: dist.GradBucket) -> Callable[[Summed], object] | None:
@@ -192,13 +198,14 @@ class StepProfiler:
         self._modules.add(module)
         marks, counts = self._marks, self._counts
         if self._counting and counts is not None:
-            before = counts.collective_bytes
-            return lambda _: counts.sent(*_size(bucket), before)
+            size, before = _size(bucket), counts.collective_bytes  # a sparse sum has the rows of all ranks
+            return lambda _: counts.sent(*size, before)
         if marks is None:
             return None
-        size = _size(bucket)
+        buffer = bucket.buffer()
+        stored = buffer._values() if buffer.is_sparse else buffer
         ready = self._clock.mark()
-        marks.buckets.append((*size, ready))
+        marks.buckets.append(ReadyBucket(int(stored.nbytes), _name(stored.dtype), ready, buffer.is_sparse))
         if bucket.index() == 0 or module not in self._sums:
             self._sums[module] = Sums()
             marks.sums.append(self._sums[module])
@@ -213,11 +220,20 @@ class StepProfiler:
 
         return begun
 
-    def before_another(self, start: Callable[[], Result]) -> Result:
-        """torch.profiler starts; while it is ours that runs, somebody else's, and there can be only one."""
-        if self._trace is not None and not self._over:
-            self._stop(RuntimeError(_ANOTHER))
+    def profiling(self, profiler: torch.autograd.profiler.profile, start: Callable[[], Result]) -> Result:
+        """A profiler warms up, or begins to record. There can be one, and under another one steps are not as they are."""
+        watching = self._counting or self._marks is not None or self._trace is not None
+        ours = self._trace is not None and profiler is self._trace.profiler
+        if not ours:
+            self._others.add(profiler)
+            if watching and not self._over:
+                self.stop(RuntimeError(_ANOTHER))
         return start()
+
+    def profiled(self, profiler: torch.autograd.profiler.profile, end: Callable[[], Result]) -> Result:
+        """A profiler has recorded."""
+        self._others.discard(profiler)
+        return end()
 
     # Steps.
 
@@ -237,8 +253,12 @@ class StepProfiler:
         elif self._counting and self._counts is not None:
             self._counting = False
             self._counts.end()
+            if self._counts.failure:
+                self._recorded.lines.append(f"an operation cannot be counted ({self._counts.failure}), {_UNCOUNTED}")
             self._job = Job.of(list(self._modules), self._rounds.optimizers, self._counts)
         elif plan.first_timed <= number < plan.first_traced:
+            if number == plan.first_timed:
+                self._check_alone()
             self._sums.clear()
             self._marks = StepMarks(now if number > plan.first_timed else self._clock.mark())
         elif number == plan.first_traced:
@@ -262,22 +282,18 @@ class StepProfiler:
         self._note("began")
 
     def _check_alone(self) -> None:
-        if torch.autograd._profiler_enabled():
+        if torch.autograd._profiler_enabled() or self._others:
             raise RuntimeError(_ANOTHER)
 
     def _can_count(self) -> bool:
         compiled = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
         if compiled and compiled["frames"]["ok"]:
             self._recorded.lines.append(
-                "the training is compiled (torch.compile), so its operations cannot be seen without changing them: FLOPs are "
-                "those that torch.profiler knows, and memory_bytes is 0"
+                f"the training is compiled (torch.compile), and to see its operations would change them, {_UNCOUNTED}"
             )
             return False
         if torch.utils._python_dispatch._get_current_dispatch_mode() is not None:
-            self._recorded.lines.append(
-                "the training runs under a TorchDispatchMode of its own, so its operations are not counted: FLOPs are those "
-                "that torch.profiler knows, and memory_bytes is 0"
-            )
+            self._recorded.lines.append(f"the training runs under a TorchDispatchMode of its own, {_UNCOUNTED}")
             return False
         return True
 
@@ -287,8 +303,8 @@ class StepProfiler:
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         schedule = torch.profiler.schedule(wait=0, warmup=1, active=self._plan.traced, repeat=1)
         trace = torch.profiler.profile(activities=activities, schedule=schedule, record_shapes=True, with_flops=True)
-        trace.start()
         self._trace = trace
+        trace.start()
 
     def _leave(self) -> None:
         """End whatever is under way in the middle."""
@@ -303,8 +319,10 @@ class StepProfiler:
     # The end.
 
     def _finish(self) -> None:
-        trace = self._trace
+        trace, self._trace = self._trace, None
         trace.stop()
+        self._recorded.traced_flops = Counter({event.key: event.flops for event in trace.key_averages() if event.flops})
+        self._write()  # small beside the trace, for which the disk may be too full
         path = self._plan.folder / f"rank{self._recorded.rank}.trace.json.gz"
         hidden = path.with_name(f".{os.getpid()}.{path.name}")
         try:
@@ -312,9 +330,6 @@ class StepProfiler:
             hidden.replace(path)
         finally:
             hidden.unlink(missing_ok=True)
-        self._recorded.traced_flops = Counter({event.key: event.flops for event in trace.key_averages() if event.flops})
-        self._trace = None
-        self._write()
         self._over = True
         self._note("complete")
 
@@ -346,14 +361,15 @@ class StepProfiler:
             if self._number >= 0 or self._plan.notes is None:  # a process that trains nothing need not say so to the command
                 self._note("ended")
         except Exception as error:
-            self._stop(error)
+            self.stop(error)
 
     @property
     def _made(self) -> int:
         """Steps of the training so far."""
         return self._number + 2 if self._number >= 0 else min(self._optimizer_steps, 1)
 
-    def _stop(self, error: Exception) -> None:
+    def stop(self, error: Exception) -> None:
+        """Profiling has met an error, and ends."""
         self._over = True
         rank = self._recorded.rank
         print(f"switchsum profile: rank {rank}: profiling ends here, the training goes on: {error}", file=sys.stderr)
@@ -384,8 +400,13 @@ def _rank() -> int:
 def _size(bucket: dist.GradBucket) -> tuple[int, str]:
     """Bytes and dtype; of a sparse gradient, of the rows that were touched."""
     buffer = bucket.buffer()
-    values = buffer.coalesce().values() if buffer.is_sparse else buffer
-    return int(values.nbytes), str(values.dtype).removeprefix("torch.")
+    with _disable_current_modes():  # to tell these rows apart is no operation of the training's
+        values = buffer.coalesce().values() if buffer.is_sparse else buffer
+    return int(values.nbytes), _name(values.dtype)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 _installed = False
@@ -401,7 +422,10 @@ def install(text: str) -> None:
     (plan.notes / LOADED).touch()
     _installed = True
     profiler = StepProfiler(plan)
-    Patches(profiler)
+    try:
+        Patches(profiler, "`switchsum profile`")
+    except AlreadyWatched as error:
+        profiler.stop(error)
     atexit.register(profiler.close)
 
 
@@ -420,13 +444,21 @@ def profile(
     Model, optimizer and the loop are made inside: what DistributedDataParallel sums is seen of models that it wrapped there.
     `folder` is made if need be, and files of this rank that are there are replaced. `name`: of the job; the script's without.
     `steps` are timed after `warmup` steps that are not, and `traced` come last. `link_bps`: of the worker's link, if known.
-    Raises ValueError for arguments that make no sense, and OSError where the folder cannot be made.
+    Under `switchsum profile` or `switchsum bench capture`, which watch the training then, it does nothing but say so. Raises
+    ValueError for arguments that make no sense, OSError where the folder cannot be made, and AlreadyWatched inside another one.
     """
     called = name_like(Path(sys.argv[0]).stem) if name is None else name
     plan = ProfilePlan(Path(folder).absolute(), called, steps, warmup, traced, link_bps)
+    other = watcher()
+    if other == _HERE:
+        raise AlreadyWatched("this runs inside another switchsum.profile; one can watch a training at a time, so leave one out")
+    if other is not None:
+        print(f"switchsum.profile: {other} watches this training, so nothing is written to {plan.folder}", file=sys.stderr)
+        yield
+        return
     plan.folder.mkdir(parents=True, exist_ok=True)
     profiler = StepProfiler(plan)
-    patches = Patches(profiler)
+    patches = Patches(profiler, _HERE)
     try:
         yield
     finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -65,6 +65,21 @@ class Sums:
     done: list[Any] = field(default_factory=list)
 
 
+class ReadyBucket(NamedTuple):
+    """`ready`: when it was. Of a sparse gradient, size_bytes is what it stores, a row as often as it was looked up: it takes
+    computing to tell rows apart."""
+
+    size_bytes: int
+    dtype: str
+    ready: Any
+    sparse: bool = False
+
+    @property
+    def form(self) -> tuple[str, int | None]:
+        """What is the same in every step: type, and size unless it is sparse."""
+        return self.dtype, None if self.sparse else self.size_bytes
+
+
 @dataclass
 class StepMarks:
     """Of one step. `fetches`: waiting for batches; `waits`: handing buckets over to be summed, and being blocked in other
@@ -76,7 +91,7 @@ class StepMarks:
     waits: list[tuple[Any, Any]] = field(default_factory=list)
     passes: list[tuple[Any, Any]] = field(default_factory=list)
     sums: list[Sums] = field(default_factory=list)
-    buckets: list[tuple[int, str, Any]] = field(default_factory=list)  # bytes, dtype, when it was ready
+    buckets: list[ReadyBucket] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -87,7 +102,7 @@ class StepTimes:
     computing to the end of its last bucket's sum. compute_s: the step from its first fetch on (from its begin without one),
     less input and exposed communication. forward_s: of that, what comes before the first backward pass that sums gradients
     (the last pass, if none does), and backward_s: what comes from there to the end of the last backward pass; the optimizer
-    comes after it. ready_s: of each bucket, since that pass began.
+    comes after it. ready_s: of each bucket, computing from the begin of that pass until it was ready.
     """
 
     step_s: float
@@ -115,7 +130,7 @@ class StepTimes:
 
         # A batch that is fetched behind the backward pass is the next step's.
         first_s = fetches[0][0] if fetches and (not passes or fetches[0][0] < passes[0][0]) else 0.0
-        buckets = [at(ready) for _, _, ready in marks.buckets]
+        buckets = [at(bucket.ready) for bucket in marks.buckets]
         summing = [span for span in passes if any(span[0] <= ready <= span[1] for ready in buckets)]
         backward = (summing or passes[-1:] or [(step_s, step_s)])[0]
         return cls(
@@ -125,7 +140,7 @@ class StepTimes:
             exposed_s=_within(exposed, 0.0, step_s),
             forward_s=computing(first_s, backward[0]),
             backward_s=computing(backward[0], passes[-1][1]) if passes else 0.0,
-            ready_s=tuple(max(0.0, ready - backward[0]) for ready in buckets),
+            ready_s=tuple(computing(backward[0], ready) for ready in buckets),
         )
 
 

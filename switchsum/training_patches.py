@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 
 
 class Patches:
-    """Lets a StepProfiler see what a training does, until undo()."""
+    """Lets a StepProfiler see what a training does, until undo(). `who`: as observe() takes it. Raises AlreadyWatched."""
 
-    def __init__(self, profiler: StepProfiler) -> None:
+    def __init__(self, profiler: StepProfiler, who: str) -> None:
         self._profiler = profiler
-        self._undo: list[Callable[[], None]] = [observe(profiler.summing)]
+        self._undo: list[Callable[[], None]] = [observe(profiler.summing, who)]
         self._see_optimizers()
         self._around(torch.amp.GradScaler, "step", lambda step, scaler, optimizer, *_, **__: profiler.scaled(optimizer, step))
         self._around(torch.autograd, "backward", lambda run, *_, **__: profiler.backward(run))
-        self._around(torch.autograd.profiler.profile, "_prepare_trace", lambda run, *_: profiler.before_another(run))
+        for begin in ("_prepare_trace", "_start_trace"):
+            self._around(torch.autograd.profiler.profile, begin, lambda run, which: profiler.profiling(which, run))
+        self._around(torch.autograd.profiler.profile, "__exit__", lambda end, which, *_: profiler.profiled(which, end))
         self._around(torch.utils.data.DataLoader, "__iter__", lambda fetch, *_: profiler.fetched(fetch))
         self._around(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", lambda fetch, *_: profiler.fetched(fetch))
         # In DDP's forward pass buffers, such as those of batch normalisation, become rank 0's.

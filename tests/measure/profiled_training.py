@@ -8,7 +8,9 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +21,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import StepLR
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 import switchsum
@@ -26,6 +29,7 @@ import switchsum
 BATCH = 4
 STEPS = 12
 PLAN = {"warmup": 2, "steps": 3, "traced": 1}  # takes 11
+TIMED = range(6, 9)
 
 
 class Convolutional(nn.Module):
@@ -92,12 +96,29 @@ def sequential() -> nn.Module:
     return model
 
 
+class Coalescings(TorchDispatchMode):
+    """How often rows of sparse gradients were told apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.number += "coalesce" in str(func)
+        return func(*args, **(kwargs or {}))
+
+
 def sparse() -> nn.Module:
+    """Each step touches one row more, and rank 1 one more than rank 0. In steps that are timed, none is told from another."""
     model = DistributedDataParallel(Recommender())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(STEPS):
+    for step in range(STEPS):
         optimizer.zero_grad()
-        cross_entropy(model(torch.arange(2 * BATCH).view(BATCH, 2)), labels()).backward()
+        rows = torch.arange(step + 1 + dist.get_rank())
+        loss = cross_entropy(model(rows.repeat(BATCH, 2)), labels())
+        with Coalescings() if step in TIMED else nullcontext() as coalescings:
+            loss.backward()
+        assert coalescings is None or not coalescings.number
         optimizer.step()
     return model
 

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import switchsum
 from switchsum import autoload, cli
-from switchsum.measure.features import Features
-from switchsum.operation_counter import OperationCounter
+from switchsum.bucket_recorder import AlreadyWatched
+from switchsum.measure.features import Features, of_job
+from switchsum.operation_counter import OperationCounter, StepCounts
+from switchsum.profile_command import link_rate_bps
 from switchsum.profile_plan import ProfilePlan
 from switchsum.step_profiler import Rounds
-from switchsum.step_times import HostClock, StepMarks, StepTimes, Sums
+from switchsum.step_times import HostClock, ReadyBucket, StepMarks, StepTimes, Sums
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = {"steps": 3, "warmup": 2, "traced": 1}
@@ -44,6 +47,23 @@ for x, y in DataLoader(data, batch_size=4):
     nn.functional.cross_entropy(model(x), y).backward()
     optimizer.step()
 sys.exit(int(sys.argv[2]))
+"""
+
+
+WATCHED = """
+import sys, torch, switchsum
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+with switchsum.profile(sys.argv[1]):
+    model = DistributedDataParallel(torch.nn.Linear(20, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(12):
+        optimizer.zero_grad()
+        model(torch.randn(4, 20)).square().mean().backward()
+        optimizer.step()
+print("trained")
 """
 
 
@@ -90,8 +110,8 @@ def test_every_form_computes_the_same(forms: Path) -> None:
         # 4 x 9 + 4 of the convolution, 2 x 4 of the normalisation, 144 x 10 + 10 of the layer on top.
         ("convolutional", "allreduce-local", 4 * 1498, 4 * 1498, 0, 4),
         ("sequential", "allreduce-cluster", 4 * 5034, 4 * 5034, 4 * 1600, 4),
-        # Of the table, only the 8 rows that were touched travel.
-        ("sparse", "ddp", 4 * (8 * 8 + 90), 4 * 8090, 4 * 8000, 4),
+        # Of the table, only the rows that were touched travel.
+        ("sparse", "ddp", 4 * (5 * 8 + 90), 4 * 8090, 4 * 8000, 4),
         ("compressed", "ddp", 2 * 210, 4 * 210, 0, 4),
         ("accumulated", "ddp", 4 * 210, 4 * 210, 0, 8),
         ("adversarial", "ddp", 4 * 4 * 110, 4 * 2 * 110, 0, 4),  # both sum in both backward passes
@@ -108,8 +128,8 @@ def test_features_of_ranks_that_sum(
         assert (found.name, found.source["rank"], found.workers, found.backend) == ("profiled_training", rank, 2, "gloo")
         assert found.architecture == architecture, found.architecture_rule
         assert ("not modelled" in found.architecture_rule) == (architecture in ("other", "fsdp"))
-        assert found.gradient_bytes == gradient_bytes
-        assert sum(bucket.size_bytes for bucket in found.buckets) == gradient_bytes
+        assert found.gradient_bytes == gradient_bytes + (4 * 8 * rank if form == "sparse" else 0)
+        assert sum(bucket.size_bytes for bucket in found.buckets) == found.gradient_bytes
         assert [bucket.ready_s for bucket in found.buckets] == sorted(bucket.ready_s for bucket in found.buckets)
         assert found.dense_parameter_bytes + found.embedding_parameter_bytes == parameter_bytes
         assert found.embedding_parameter_bytes == embedded_bytes
@@ -119,6 +139,10 @@ def test_features_of_ranks_that_sum(
         assert found.source["profiling"]["traced_to_plain"] > 0
         assert (forms / form / f"rank{rank}.trace.json.gz").exists()
         assert not [line for line in found.source["lines"] if "FLOPs" in line]  # both counters agree
+
+
+def test_ranks_that_touched_other_rows_are_one_job(forms: Path) -> None:
+    assert of_job(forms / "sparse").gradient_bytes == 4 * (6 * 8 + 90)
 
 
 def test_what_is_particular_to_a_form(forms: Path) -> None:
@@ -131,6 +155,7 @@ def test_what_is_particular_to_a_form(forms: Path) -> None:
     # 2 heads of 8: 7 x 7 scores, and as many products with values.
     assert operations["aten._scaled_dot_product_flash_attention_for_cpu"] == 4 * 2 * 2 * (2 * 7 * 7 * 8)
     assert len(found["sequential"].buckets) == 2
+    assert Features.load(forms / "sparse" / "features.rank0.json").source["other_collective_bytes"] == 0
     # Normalisation: means, variances and a counter are broadcast in every forward pass.
     assert Features.load(forms / "convolutional" / "features.rank0.json").source["other_collective_bytes"] == 2 * 4 * 4 + 8
     assert [event["name"] for event in events_of(forms / "accumulated") if event["name"].startswith("ProfilerStep")] == [
@@ -246,7 +271,12 @@ def test_what_cannot_work_is_said_before_anything_runs(
         ([*output, "--warmup", "1"], "--warmup 1: must be a whole number from 2 to 100000"),
         ([*output, "--traced", "0"], "--traced 0: must be a whole number from 1 to 100000"),
         ([*output, "--name", "a b"], "--name 'a b': must be 1 to 64 letters, digits,"),
-        ([*output, "--link", "fast"], "--link 'fast' is not "),
+        ([*output, "--link", "fast"], "--link 'fast' is not a rate, such as 25G or 100 Mbit/s"),
+        ([*output, "--link", "-25G"], "--link '-25G' is not a rate"),
+        ([*output, "--link", "nan"], "--link 'nan' is not a rate"),
+        ([*output, "--link", "0"], "--link 0 is out of range: 10 kbit/s to 1000 Tbit/s"),
+        ([*output, "--link", "1001T"], "--link 1001T is out of range"),
+        ([*output, "--link", "9" * 400], f"--link {'9' * 400} is out of range"),
     ]
     for words, message in cases:
         assert run([*words, *command], monkeypatch) == 2
@@ -261,6 +291,17 @@ def test_what_cannot_work_is_said_before_anything_runs(
     assert run([*output, *command], monkeypatch) == 2
     assert "unset it" in capsys.readouterr().err
     assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "rate_bps"),
+    [
+        ("400G", 4e11), ("800Gbit/s", 8e11), ("1.6T", 1.6e12), ("1000 Tbit", 1e15), ("25g", 25e9), (" 100 Mbit/s ", 1e8),
+        ("10k", 1e4), ("10000", 1e4), ("10000bit", 1e4),
+    ],
+)  # fmt: skip
+def test_links_of_any_rate(text: str, rate_bps: float) -> None:
+    assert link_rate_bps(text) == rate_bps
 
 
 def test_a_folder_that_is_gone_breaks_no_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,6 +336,36 @@ def test_the_context_manager_leaves_nothing_behind(tmp_path: Path, capfd: pytest
         pass
 
 
+def test_one_inside_another_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    with switchsum.profile(tmp_path / "outer", **SHORT):
+        with pytest.raises(AlreadyWatched, match="this runs inside another"), switchsum.profile(tmp_path / "inner"):
+            pytest.fail("it runs")
+        train(NEEDED)
+    assert [path.name for path in tmp_path.iterdir()] == ["outer"]
+    Features.load(tmp_path / "outer" / "features.rank0.json")
+
+
+@pytest.mark.parametrize("who", ["profile", "bench capture"])
+def test_a_script_that_profiles_itself_trains_under_the_commands(who: str, tmp_path: Path) -> None:
+    """Also where one command runs the other: the capture has it."""
+    watched = tmp_path / "watched"
+    watched.mkdir()
+    plan = ProfilePlan(watched, "watched", **SHORT, notes=watched)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), autoload.PROFILE: plan.as_text()}
+    if who == "bench capture":
+        environment |= {autoload.CAPTURE: f"9:{watched}"}
+    command = [sys.executable, "-c", WATCHED, str(tmp_path / "own")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "trained\n", done.stderr
+    assert f"`switchsum {who}` watches this training, so nothing is written to {tmp_path / 'own'}\n" in done.stderr
+    assert not (tmp_path / "own").exists()
+    assert (watched / "features.rank0.json").exists() == (who == "profile")
+    (note,) = (json.loads(path.read_text()) for path in watched.glob("0-*.json"))
+    assert note["error"] == (
+        "" if who == "profile" else "`switchsum bench capture` watches this training already; one can at a time"
+    )
+
+
 def test_another_training_in_the_same_process_begins_again(tmp_path: Path) -> None:
     with switchsum.profile(tmp_path, **SHORT):
         train(NEEDED - 3)  # in the middle of what would be timed
@@ -302,13 +373,41 @@ def test_another_training_in_the_same_process_begins_again(tmp_path: Path) -> No
     assert Features.load(tmp_path / "features.rank0.json").dense_parameter_bytes == 4 * 21 * 7
 
 
-def test_a_profiler_of_the_training_has_its_way(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_features_are_there_if_the_trace_cannot_be(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rank0.trace.json.gz").mkdir()
+    with switchsum.profile(tmp_path, **SHORT):
+        train(NEEDED)
+    assert "profiling ends here, the training goes on: [Errno 21] Is a directory" in capfd.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["features.rank0.json", "rank0.trace.json.gz"]
+    found = Features.load(tmp_path / "features.rank0.json")
+    assert found.source["flops_of_profiler"]["matmul"] == found.flops > 0
+
+
+@pytest.mark.filterwarnings("ignore:Profiler won't be using warmup")
+@pytest.mark.parametrize(
+    ("begins", "warmup"),
+    [
+        (0, 8),  # through all of ours; it only warms up where the first of our steps is counted
+        (3, 0),  # in the step that is counted
+        (5, 0),  # in one that is timed
+        (4, 1),  # it warms up where nothing is
+        (8, 0),  # in ours
+    ],
+)
+def test_a_profiler_of_the_training_has_its_way(
+    begins: int, warmup: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     recorded = []
+    profiler = torch.profiler.profile(schedule=torch.profiler.schedule(wait=0, warmup=warmup, active=1, repeat=1))
 
     def theirs(step: int) -> None:
-        if step == 8:  # ours has begun
-            with torch.profiler.profile() as profiler:
-                torch.ones(3).add(1)
+        if step == begins:
+            profiler.start()
+        elif step > begins:
+            profiler.step()
+        if step == begins + warmup:
+            torch.ones(3).add(1)
+        if step == begins + warmup + 1:
             recorded.extend(event.key for event in profiler.key_averages())
 
     plain = train(NEEDED)
@@ -334,6 +433,69 @@ def test_a_compiled_training_is_not_counted(tmp_path: Path) -> None:
     assert [line for line in found.source["lines"] if line.startswith("the training is compiled")]
 
 
+def padded(x: torch.Tensor) -> torch.Tensor:
+    """Of an encoder layer that is not trained: one operation, on a nested tensor."""
+    layer = nn.TransformerEncoderLayer(20, 2, 8, batch_first=True).eval()
+    with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+        encoder = nn.TransformerEncoder(layer, 1).eval()
+        return encoder(x.detach().view(2, 2, 20), src_key_padding_mask=torch.tensor([[False, False], [False, True]])).sum()
+
+
+def nested(x: torch.Tensor) -> torch.Tensor:
+    with warnings.catch_warnings(action="ignore"):
+        return torch.nested.as_nested_tensor([x[:1], x[1:]])
+
+
+class Uncountable(nn.Linear):
+    def __init__(self, extra: Callable[[torch.Tensor], object]) -> None:
+        torch.manual_seed(1)
+        super().__init__(20, 10)
+        self.extra = extra
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.extra(x)
+        return super().forward(x)
+
+
+@pytest.mark.filterwarnings("ignore:Failed to save extra arguments")
+@pytest.mark.parametrize(
+    ("extra", "told"),
+    [
+        (lambda x: torch.relu(nested(x)), ""),
+        # Of this torch.profiler itself warns.
+        (lambda x: torch.bmm(nested(x), nested(x).transpose(1, 2)), "aten.bmm.default: RuntimeError: Internal error: Nested"),
+        (padded, "aten._transformer_encoder_layer_fwd.default: NotImplementedError: there is no formula"),
+    ],
+)
+def test_an_operation_that_cannot_be_counted_does_not_disturb_the_training(
+    extra: Callable[[torch.Tensor], object], told: str, tmp_path: Path
+) -> None:
+    plain = train(NEEDED, Uncountable(extra))
+    with switchsum.profile(tmp_path, **SHORT):
+        profiled = train(NEEDED, Uncountable(extra))
+    assert all(map(torch.equal, plain.parameters(), profiled.parameters()))
+    found = Features.load(tmp_path / "features.rank0.json")
+    lines = [line for line in found.source["lines"] if line.startswith("an operation cannot be counted")]
+    assert len(lines) == bool(told)
+    assert told in "".join(lines)
+    assert (found.memory_bytes == 0) == bool(told)
+    assert found.flops >= 2 * 2 * 4 * 20 * 10
+
+
+def test_inputs_that_do_not_tell_their_size_do_not_disturb_either() -> None:
+    class Sizeless(torch.Tensor):
+        def size(self, *_: Any) -> Any:
+            raise RuntimeError("no size\nand more of it")
+
+    counts = StepCounts(count_operations=True)
+    try:
+        nn.Identity()(torch.ones(3).as_subclass(Sizeless))
+    finally:
+        counts.end()
+    assert counts.failure == "inputs of Identity: RuntimeError: no size"
+    assert counts.operations is None
+
+
 def test_a_step_ends_with_the_last_optimizer_of_a_round() -> None:
     judge, maker, late = (torch.optim.SGD([nn.Parameter(torch.ones(1))]) for _ in range(3))
     rounds = Rounds()
@@ -355,7 +517,7 @@ def test_the_parts_of_a_step_add_up() -> None:
         waits=[(10.4, 10.5), (11.0, 11.01), (11.3, 11.32)],
         passes=[(10.8, 11.8)],
         sums=[Sums(computed=11.4, done=[11.2, 11.9])],
-        buckets=[(8, "float32", 11.0), (4, "float32", 11.3)],
+        buckets=[ReadyBucket(8, "float32", 11.0), ReadyBucket(4, "float32", 11.3)],
     )
     found = StepTimes.of(marks, HostClock())
     assert found.step_s == pytest.approx(2.0)
@@ -364,7 +526,29 @@ def test_the_parts_of_a_step_add_up() -> None:
     assert found.compute_s == pytest.approx(2.0 - 0.1 - 0.25 - 0.53)
     assert found.forward_s == pytest.approx(0.4)
     assert found.backward_s == pytest.approx(0.57)
-    assert found.ready_s == pytest.approx((0.2, 0.5))
+    assert found.ready_s == pytest.approx((0.2, 0.49))
+
+
+def test_buckets_are_ready_while_the_pass_computes_whatever_blocks_it() -> None:
+    """A hook that waits for each sum, a broadcast, and a batch that is fetched in between."""
+    marks = StepMarks(
+        began=0.0,
+        ended=10.0,
+        fetches=[(6.0, 7.0)],
+        waits=[(2.0, 5.0), (7.0, 7.5), (8.0, 9.5)],
+        passes=[(1.0, 9.75)],
+        sums=[Sums(computed=9.5, done=[5.0, 9.5])],
+        buckets=[ReadyBucket(8, "float32", 2.0), ReadyBucket(4, "float32", 8.0)],
+    )
+    found = StepTimes.of(marks, HostClock())
+    assert found.ready_s == pytest.approx((1.0, 2.5))
+    assert max(found.ready_s) <= found.backward_s
+
+
+def test_a_sparse_bucket_is_the_same_whatever_it_stores() -> None:
+    stored = [ReadyBucket(64 * touched, "float32", 1.0, sparse=True) for touched in (1, 2)]
+    assert stored[0].form == stored[1].form
+    assert ReadyBucket(64, "float32", 1.0).form not in (stored[0].form, ReadyBucket(128, "float32", 1.0).form)
 
 
 def test_sums_that_end_before_computing_does_are_hidden() -> None:
@@ -374,7 +558,7 @@ def test_sums_that_end_before_computing_does_are_hidden() -> None:
         ended=1.0,
         passes=[(0.1, 0.3), (0.5, 0.9)],
         sums=[Sums(computed=0.8, done=[0.7])],
-        buckets=[(8, "float32", 0.6)],
+        buckets=[ReadyBucket(8, "float32", 0.6)],
     )
     found = StepTimes.of(marks, HostClock())
     assert found.exposed_s == 0

@@ -109,6 +109,48 @@ def test_a_jobs_step_is_the_slowest_ranks_without_its_waiting() -> None:
         together([rank((0.2,), (0.1,), 0.1), rank((0.2, 0.2), (0.1, 0.1), 0.1)])
 
 
+def summing(*sizes: int, dtype: str = "float32", tables: int = 1000) -> Features:
+    buckets = tuple(Bucket(size, dtype, 0.01 * (number + 1)) for number, size in enumerate(sizes))
+    return features(buckets=buckets, gradient_bytes=sum(sizes), embedding_parameter_bytes=tables)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "largest"),
+    [
+        (((64, 5000), (96, 5000)), (96, 5000)),
+        (((64, 5000, 32), (96, 5000, 8), (8, 5000, 64)), (96, 5000, 64)),
+        (((5000, 32), (64, 5000, 8)), (64, 5000, 32)),  # rank 0 touched no row of the first table
+        (((64, 5000), (5000,), (96, 5000)), (96, 5000)),
+        (((64, 32, 5000, 4000), (96, 5000, 4000)), (96, 32, 5000, 4000)),
+        (((64, 5000), (5000, 8)), None),  # no rank has both tables
+        (((5000,), ()), None),
+        (((64, 5000), (64, 5008)), None),
+        (((64, 600, 600), (64,)), None),  # more than the tables
+    ],
+)
+def test_ranks_touch_other_rows_of_sparse_gradients(
+    ranks: tuple[tuple[int, ...], ...], largest: tuple[int, ...] | None
+) -> None:
+    for order in (ranks, ranks[::-1]):
+        each = [summing(*sizes) for sizes in order]
+        if largest is None:
+            with pytest.raises(BadFeatures, match="which sparse gradients do not explain: embedding tables have 1000"):
+                together(each)
+        else:
+            job = together(each)
+            assert tuple(bucket.size_bytes for bucket in job.buckets) == largest
+            assert job.gradient_bytes == sum(largest)
+
+
+def test_what_is_in_no_bucket_and_what_is_of_another_type() -> None:
+    assert together([replace(summing(64), gradient_bytes=100), replace(summing(96), gradient_bytes=132)]).gradient_bytes == 132
+    with pytest.raises(BadFeatures, match="gradient_bytes beyond buckets are 36 of one rank and 37 of another"):
+        together([replace(summing(64), gradient_bytes=100), replace(summing(64), gradient_bytes=101)])
+    for other in (summing(64, dtype="float16"), summing(64, 32, dtype="float16")):
+        with pytest.raises(BadFeatures, match="buckets of different types: not one job"):
+            together([summing(64), other])
+
+
 def test_there_is_a_workload_of_each_kind() -> None:
     assert list(WORKLOADS) == list(validation.KINDS)
 
