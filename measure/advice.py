@@ -98,8 +98,8 @@ def _software(study: Study) -> Iterator[str]:
             f"Overlap: if all sums ran beside computing, {_times(base.sum_s / base.ideal_s)} at most; "
             "DistributedDataParallel does so by buckets."
         )
-    if features.dtype == "float32" and (half := gained(_half_precision(features))) >= 1 + MATTERS:
-        yield f"Mixed precision on the wire (a bf16 or fp16 communication hook): half the bytes, {_times(half)}."
+    if (half := gained(_half_precision(features))) >= 1 + MATTERS:
+        yield f"Mixed precision on the wire (a bf16 or fp16 communication hook): half the float32 bytes, {_times(half)}."
     if features.buckets and base.replay_s is not None and base.replay_s / base.ideal_s >= 1 + MATTERS:
         yield f"Perfect overlap would be {base.replay_s / base.ideal_s:.2f} times as fast, and nothing more can come of hiding."
     if base.architecture == "switch":
@@ -201,6 +201,14 @@ def _halved(features: Features) -> Features:
 
 
 def _half_precision(features: Features) -> Features:
-    halves = [Bucket(max(1, each.size_bytes // 2), "bfloat16", each.ready_s) for each in features.buckets]
-    whole = max(features.gradient_bytes // 2, sum(each.size_bytes for each in halves))
-    return replace(features, buckets=tuple(halves), gradient_bytes=whole, dtype="bfloat16")
+    """What travels as float32 in half its bytes; the rest as it is."""
+    if not features.buckets:
+        if features.wire_dtype != "float32":
+            return features
+        return replace(features, gradient_bytes=features.gradient_bytes // 2, dtype="bfloat16")
+    halves = [
+        Bucket(max(1, each.size_bytes // 2), "bfloat16", each.ready_s) if each.dtype == "float32" else each
+        for each in features.buckets
+    ]
+    saved = sum(each.size_bytes for each in features.buckets) - sum(each.size_bytes for each in halves)
+    return replace(features, buckets=tuple(halves), gradient_bytes=features.gradient_bytes - saved)

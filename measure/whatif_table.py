@@ -63,7 +63,7 @@ def head(study: Study) -> list[str]:
     told = [
         f"{features.name}: {features.architecture}, {features.workers} worker{'s' if features.workers > 1 else ''}, "
         f"{features.backend or 'no backend'} over {link}{synthetic}",
-        f"gradients {prediction.summed_bytes(features) / 1e6:,.4g} MB of {features.dtype} in "
+        f"gradients {prediction.summed_bytes(features) / 1e6:,.4g} MB of {features.wire_dtype} in "
         f"{len(features.buckets) or 'unknown'} buckets; measured step {step}, {100 * features.exposed_share:.1f} % exposed "
         "communication",
     ]

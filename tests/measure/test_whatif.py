@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from switchsum import cli
-from switchsum.measure import advice, whatif
+from switchsum.measure import advice, whatif, whatif_table
 from switchsum.measure.costs import Cluster
 from switchsum.measure.features import Bucket, Features
 from switchsum.measure.prediction import CannotPredict, Ground
@@ -136,6 +137,43 @@ def test_advice_on_software() -> None:
     assert "Overlap: if all sums ran beside computing" in said
     said = advised(study(features(backend="switchsum", link_bps=1e9), 1.0, architectures=("switch",)))["Change the software"]
     assert "Narrow lanes: SWITCHSUM_LANES=16 makes a step" in said
+
+
+def test_half_precision_halves_float32_alone() -> None:
+    """Nothing is left to halve where the wire has 16 bits already, whatever the parameters and the computing are."""
+    half = tuple(Bucket(25_000_000, "float16", ready) for ready in (0.05, 0.10, 0.15, 0.20))
+    said = advised(study(features(buckets=half, link_bps=1e9), 1.0))["Change the software"]
+    assert "Mixed precision" not in said
+    said = advised(study(features(dtype="bfloat16", link_bps=1e9), 1.0))["Change the software"]
+    assert "Mixed precision on the wire" in said
+    mixed = (*half[:3], Bucket(25_000_000, "float32", 0.2))
+    said = advised(study(features(buckets=mixed, link_bps=1e9), 1.0))["Change the software"]
+    assert re.search(r"half the float32 bytes, makes a step 1\.1\d times as fast", said)
+
+
+def test_types_are_those_of_the_gradients_not_of_the_computing() -> None:
+    """Autocast computes in bfloat16, while float32 travels."""
+    plain, autocast = (study(features(dtype=dtype, link_bps=1e9), 1.0) for dtype in ("float32", "bfloat16"))
+    assert [each.step for each in plain.predictions] == [each.step for each in autocast.predictions]
+    assert " MB of float32 in 4 buckets" in " ".join(whatif_table.head(autocast))
+    pair = study(features(dtype="bfloat16", link_bps=1e9, workers=2), 1.0).verdicts[0]
+    assert "bfloat16" not in pair.why
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "complex128"])
+@pytest.mark.parametrize("known", [True, False])
+def test_what_no_lane_holds_gains_nothing_by_a_switch(dtype: str, known: bool) -> None:
+    buckets = tuple(Bucket(25_000_000, dtype, ready) for ready in (0.05, 0.10, 0.15, 0.20)) if known else ()
+    job = features(buckets=buckets, dtype=dtype if not known else "float32", link_bps=1e9)
+    for ground in (Ground(efficiency=0.7), Ground(calibration(), rtt_s=1e-6)):
+        found = study(job, 1.0, ground=ground, architectures=("ps", "ring", "switch"))
+        ring, switch = found.predictions[1:]
+        assert switch.step == ring.step
+        verdict = next(each for each in found.verdicts if each.test.architecture == "switch")
+        assert (verdict.verdict, verdict.cause) == ("no gain", "type")
+        assert f"the switch's lanes hold no {dtype}: Gloo sums it around a ring" in advised(found)["Buy"]
+    servers = study(replace(job, architecture="ps/worker"), 1.0, architectures=("ps", "switch"))
+    assert servers.verdicts[0].verdict in ("no gain", "loss")
 
 
 def test_a_faster_link_is_weighed_against_a_switch() -> None:
