@@ -18,6 +18,7 @@ from typing import Any
 from switchsum.measure import media, prediction
 from switchsum.measure.costs import BadCluster, Cluster
 from switchsum.measure.features import ARCHITECTURES, RANK_FILES, Features, WrongSchema, of_job
+from switchsum.measure.placement import LOCAL, evenly
 from switchsum.measure.prediction import NOT_MODELLED, CannotPredict, Ground, Prediction
 from switchsum.measure.verdicts import MATTERS
 
@@ -25,7 +26,6 @@ SCHEMA = "switchsum-fleet/1"
 MOST_JOBS = 100_000
 PER_HOST = 8
 PARTS = ("input", "computing", "sums")
-LOCAL = ("1w1g", "1wng", "allreduce-local", "pearl")
 LEVELS = ("job", "cNode")
 _ALLREDUCE = f"allreduce with nvlink, up to {PER_HOST} on a host"
 
@@ -166,7 +166,7 @@ def _now(features: Features) -> tuple[str, Cluster]:
     if features.architecture == "ps/worker":
         return "ps", Cluster(workers, workers, dedicated=True)
     if features.architecture == "allreduce-cluster":
-        return "hierarchical", Cluster(workers, per_host=_per_host(workers))
+        return "hierarchical", Cluster(workers, per_host=evenly(workers, PER_HOST))
     return prediction.architecture_of(features), Cluster(workers)
 
 
@@ -180,18 +180,13 @@ def _changes(
     if architecture != "ring":
         yield "ring", "ring", Cluster(workers), own
     if features.architecture != "allreduce-cluster" and "nvlink" in own:
-        yield _ALLREDUCE, "hierarchical", Cluster(workers, per_host=_per_host(workers)), own
+        yield _ALLREDUCE, "hierarchical", Cluster(workers, per_host=evenly(workers, PER_HOST)), own
     if architecture != "switch":
         yield "switch", "switch", Cluster(workers, per_host=cluster.per_host), own
 
 
 def _links(rate: float) -> str:
     return f"{media.told('ethernet', rate)} links"
-
-
-def _per_host(workers: int) -> int:
-    """The most, up to PER_HOST, that fill hosts evenly."""
-    return next(count for count in range(min(PER_HOST, workers), 0, -1) if workers % count == 0)
 
 
 def mean_shares(jobs: Sequence[Job], level: str) -> dict[str, float] | None:

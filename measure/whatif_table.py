@@ -75,7 +75,11 @@ def head(study: Study) -> list[str]:
             "without overlap; speed-ups are relative to this"
         )
     else:
-        told.append("the model has nothing to say of it; speed-ups are relative to the first line")
+        base = study.base
+        told.append(
+            f"the model was not held against it; speed-ups are relative to {base.architecture}, {_workers(base)}, "
+            f"{_rates(base)}"
+        )
     return told
 
 
