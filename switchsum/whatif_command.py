@@ -11,6 +11,7 @@ import typer
 from switchsum.bench_grounds import EXIT_MISUSED
 from switchsum.failures import CommandFailed, require
 from switchsum.printable import printable
+from switchsum.written_files import require_folders
 
 if TYPE_CHECKING:
     from switchsum.measure.costs import Cluster
@@ -91,9 +92,7 @@ def whatif(
     for option, path in (("--plot", plot), ("--page", page)):
         if path is not None:
             require(f"whatif {option}", {"matplotlib": "demo"})
-    for path in (json_file, plot, page):
-        if path is not None and not path.resolve().parent.is_dir():
-            raise CommandFailed(f"{path} cannot be written: there is no folder {path.resolve().parent}", EXIT_MISUSED)
+    require_folders(json_file, plot, page)
     from switchsum.measure import advice, media, whatif_table
     from switchsum.measure import whatif as studies
     from switchsum.measure.calibration import BadCalibration
@@ -202,6 +201,12 @@ def counts(text: str) -> list[int]:
     return list(dict.fromkeys(found))
 
 
+def require_share(efficiency: float | None) -> None:
+    """Raises CommandFailed."""
+    if efficiency is not None and not 0 < efficiency <= 1:
+        raise CommandFailed(f"--efficiency {efficiency:g}: must be above 0 and at most 1", EXIT_MISUSED)
+
+
 def _ground(calibration: Path | None, efficiency: float | None, slots: int, rtt: float | None) -> Ground:
     from switchsum.measure.calibration import Calibration
     from switchsum.measure.prediction import Ground
@@ -212,8 +217,7 @@ def _ground(calibration: Path | None, efficiency: float | None, slots: int, rtt:
             "then --calibration FILE), or guess it, such as --efficiency 0.7",
             EXIT_MISUSED,
         )
-    if efficiency is not None and not 0 < efficiency <= 1:
-        raise CommandFailed(f"--efficiency {efficiency:g}: must be above 0 and at most 1", EXIT_MISUSED)
+    require_share(efficiency)
     if not 1 <= slots <= _MOST_SLOTS:
         raise CommandFailed(f"--slots {slots}: must be from 1 to {_MOST_SLOTS}", EXIT_MISUSED)
     if rtt is not None and not 0 < rtt <= _LONGEST_RTT_US:
