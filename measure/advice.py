@@ -78,10 +78,10 @@ def _measure(study: Study) -> Iterator[str]:
 
 def _why_not_now(study: Study) -> str:
     features = study.features
-    inside = study.predictions[0].rates.keys() & {"pcie", "nvlink"}
-    if features.architecture in LOCAL and features.workers > 1 and not inside:
+    together = features.architecture in LOCAL and features.workers > 1
+    if together and not study.predictions[0].rates.keys() & {"pcie", "nvlink"}:
         return "the job's workers are on one host, and how they sum there is not known (--set pcie or nvlink)"
-    if features.architecture not in LOCAL and features.link_bps is None:
+    if not together and features.link_bps is None:
         return "the link on which the job was measured is not known"
     return f"{prediction.architecture_of(features)}, by which the job sums, is not calibrated"
 

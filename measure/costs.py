@@ -156,7 +156,8 @@ def wire_bytes(architecture: str, dtype: str) -> float:
     hold takes the bytes of a ring of many."""
     if architecture not in LANES:
         return 1.0
-    return LANES[architecture] / 8 / ITEM_BYTES[dtype] if dtype in CARRIED else 2.0
+    lanes = LANES[architecture] / 8 / ITEM_BYTES[dtype]
+    return lanes if dtype in CARRIED else 2.0
 
 
 def link_bytes(architecture: str, cluster: Cluster, dtype: str = "float32") -> float:

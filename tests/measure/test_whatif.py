@@ -122,6 +122,9 @@ def test_advice_begins_with_what_was_not_measured() -> None:
         assert part in said["Measure"]
     assert "Find out first why the model misses the present: it says " in advised(study(features(link_bps=1e9), 10))["Measure"]
     assert "the link on which the job was measured is not known" in advised(study(features(link_bps=None), 10))["Measure"]
+    single = features(architecture="1w1g", workers=1, link_bps=None)
+    found = whatif.study(single, ["ring"], [Cluster(4)], [{"ethernet": 1e9}], Ground(efficiency=0.7))
+    assert "the link on which the job was measured is not known" in advised(found)["Measure"]
 
 
 def test_advice_on_software() -> None:
