@@ -9,8 +9,9 @@ from switchsum.measure import costs, media, prediction
 from switchsum.measure.calibration import BadCalibration
 from switchsum.measure.features import Bucket, Features
 from switchsum.measure.numerals import seconds
-from switchsum.measure.prediction import Prediction, speedup
-from switchsum.measure.verdicts import GAIN, MATTERS, UNDECIDED, Verdict
+from switchsum.measure.placement import LOCAL
+from switchsum.measure.prediction import Interval, Prediction, speedup
+from switchsum.measure.verdicts import GAIN, MATTERS, UNDECIDED, Verdict, gains
 from switchsum.measure.whatif import FAR_OFF, Study
 
 _FEW_STEPS = 5
@@ -69,14 +70,31 @@ def _measure(study: Study) -> Iterator[str]:
             f"{seconds(features.mean_step_s)} ({100 * study.off:+.0f} %). Other predictions will be no better."
         )
     if study.now is None:
-        yield "The link on which the job was measured is not known, so the model could not be held against the measured step."
+        yield f"The model could not be held against the measured step: {_why_not_now(study)}."
     wide = max(((each.step.high - each.step.low) / 2 / each.step.value for each in study.predictions), default=0.0)
     if wide > _WIDE:
         yield f"The intervals reach ±{100 * wide:.0f} %: measure more runs of more sizes, and more steps."
 
 
+def _why_not_now(study: Study) -> str:
+    features = study.features
+    together = features.architecture in LOCAL and features.workers > 1
+    if together and not study.predictions[0].rates.keys() & {"pcie", "nvlink"}:
+        return "the job's workers are on one host, and how they sum there is not known (--set pcie or nvlink)"
+    if not together and features.link_bps is None:
+        return "the link on which the job was measured is not known"
+    return f"{prediction.architecture_of(features)}, by which the job sums, is not calibrated"
+
+
 def _software(study: Study) -> Iterator[str]:
-    """What the job's own architecture would gain where it is now."""
+    """What the architecture of study.base would gain there."""
+    found = list(_changes(study))
+    yield from found
+    if found:
+        yield "These are middle values of predictions, without intervals."
+
+
+def _changes(study: Study) -> Iterator[str]:
     base, features = study.base, study.features
     if base.cluster.workers == 1:
         return
@@ -98,8 +116,8 @@ def _software(study: Study) -> Iterator[str]:
             f"Overlap: if all sums ran beside computing, {_times(base.sum_s / base.ideal_s)} at most; "
             "DistributedDataParallel does so by buckets."
         )
-    if features.dtype == "float32" and (half := gained(_half_precision(features))) >= 1 + MATTERS:
-        yield f"Mixed precision on the wire (a bf16 or fp16 communication hook): half the bytes, {_times(half)}."
+    if (half := gained(_half_precision(features))) >= 1 + MATTERS:
+        yield f"Mixed precision on the wire (a bf16 or fp16 communication hook): half the float32 bytes, {_times(half)}."
     if features.buckets and base.replay_s is not None and base.replay_s / base.ideal_s >= 1 + MATTERS:
         yield f"Perfect overlap would be {base.replay_s / base.ideal_s:.2f} times as fast, and nothing more can come of hiding."
     if base.architecture == "switch":
@@ -123,8 +141,8 @@ def _try(best: Verdict | None) -> Iterator[str]:
         )
         yield (
             f"Look there for what the model says of {best.test.architecture} with {best.test.cluster.workers} workers at "
-            f"{rate}: {_interval(best)} times as fast as {best.base.architecture}. A software switch shows whether it works, "
-            "not how fast hardware is."
+            f"{rate}: {_interval(best.ratio)} times as fast as {best.base.architecture}. A software switch shows whether it "
+            "works, not how fast hardware is."
         )
     else:
         yield f"Nothing to try with a switch, for {best.why}."
@@ -134,20 +152,22 @@ def _buy(study: Study, best: Verdict | None) -> Iterator[str]:
     faster = _faster_link(study)
     if faster is not None:
         rate = media.told("ethernet", faster.rates["ethernet"])
-        yield f"{rate} links alone, with {faster.architecture}: {speedup(study.base, faster).value:.2f} times as fast as now."
+        base = study.base
+        than = "now" if study.now else f"over {media.told('ethernet', base.rates['ethernet'])}"
+        yield f"{rate} links alone, with {faster.architecture}: {_interval(speedup(base, faster))} times as fast as {than}."
     if best is None:
         return
     if best.verdict == GAIN:
         gain = best.ratio.value
         yield (
             f"A switch that adds ({best.test.architecture}, {best.test.cluster.workers} workers, "
-            f"{media.told('ethernet', best.test.rates['ethernet'])}): {_interval(best)} times as fast as "
+            f"{media.told('ethernet', best.test.rates['ethernet'])}): {_interval(best.ratio)} times as fast as "
             f"{best.base.architecture} on the same links, a step of {seconds(best.test.step.value)} for "
             f"{seconds(best.base.step.value)}."
         )
         yield f"Buy only if a step in {100 / gain:.0f} % of its time is worth it, and after the small trial has shown the gain."
     elif best.verdict == UNDECIDED:
-        yield f"Do not buy yet: {_interval(best)} times as fast, and {best.why}."
+        yield f"Do not buy yet: {_interval(best.ratio)} times as fast, and {best.why}."
     else:
         yield (
             f"Do not buy a switch for this job: with {best.test.cluster.workers} workers at "
@@ -156,7 +176,7 @@ def _buy(study: Study, best: Verdict | None) -> Iterator[str]:
 
 
 def _faster_link(study: Study) -> Prediction | None:
-    """The same architecture and workers with the fastest link asked for, if that gains."""
+    """The architecture and workers of study.base with the fastest link asked for, if that gains."""
     base = study.base
     alike = [
         each
@@ -166,11 +186,10 @@ def _faster_link(study: Study) -> Prediction | None:
         and each.rates["ethernet"] > base.rates["ethernet"]
     ]
     best = max(alike, key=lambda each: each.rates["ethernet"], default=None)
-    return best if best is not None and speedup(base, best).value >= 1 + MATTERS else None
+    return best if best is not None and gains(speedup(base, best)) else None
 
 
-def _interval(verdict: Verdict) -> str:
-    ratio = verdict.ratio
+def _interval(ratio: Interval) -> str:
     value, low, high = (f"{each:.2f}" for each in (ratio.value, ratio.low, ratio.high))
     return value if low == high else f"{value} ({low} to {high})"
 
@@ -201,6 +220,14 @@ def _halved(features: Features) -> Features:
 
 
 def _half_precision(features: Features) -> Features:
-    halves = [Bucket(max(1, each.size_bytes // 2), "bfloat16", each.ready_s) for each in features.buckets]
-    whole = max(features.gradient_bytes // 2, sum(each.size_bytes for each in halves))
-    return replace(features, buckets=tuple(halves), gradient_bytes=whole, dtype="bfloat16")
+    """What travels as float32 in half its bytes; the rest as it is."""
+    if not features.buckets:
+        if features.wire_dtype != "float32":
+            return features
+        return replace(features, gradient_bytes=features.gradient_bytes // 2, dtype="bfloat16")
+    halves = [
+        Bucket(max(1, each.size_bytes // 2), "bfloat16", each.ready_s) if each.dtype == "float32" else each
+        for each in features.buckets
+    ]
+    saved = sum(each.size_bytes for each in features.buckets) - sum(each.size_bytes for each in halves)
+    return replace(features, buckets=tuple(halves), gradient_bytes=features.gradient_bytes - saved)

@@ -29,9 +29,10 @@ class RankTimes:
     file: str
     steps: tuple[StepTimes, ...]
 
-    def figure(self, name: str) -> Figure:
-        """Mean over steps of one of StepTimes' fields or shares, with its interval over steps."""
-        return Figure.of([getattr(step, name) for step in self.steps])
+    def figure(self, name: str, unit: float = 1.0) -> Figure:
+        """Mean over steps of one of StepTimes' fields or shares, with its interval over steps. `unit`: how many of it make one,
+        such as 100 for per cent and 1e3 for milliseconds."""
+        return Figure.of([unit * getattr(step, name) for step in self.steps])
 
     def as_json(self) -> dict[str, Any]:
         shares = [{name: getattr(step, name) for name in SHARES} for step in self.steps]

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from switchsum.measure import analysis_table, breakdown, markup, numerals
 from switchsum.measure.analysis import Analysis, RankTimes
 from switchsum.measure.drawing import Picture
-from switchsum.measure.rows import Figure
 
 _MOST_STEPS = 200
 _NAMES = {
@@ -56,7 +55,7 @@ def render(analysis: Analysis, pictures: Sequence[Picture]) -> str:
 
 
 def _verdicts(analysis: Analysis, whole: RankTimes) -> list[str]:
-    exposed, pai = (_percent(whole.figure(name)) for name in ("exposed_share", "pai_share"))
+    exposed, pai = (whole.figure(name, 100) for name in ("exposed_share", "pai_share"))
     said = [
         f"Exposed share: <strong>{numerals.interval(exposed, '%')}</strong> of a step passed with nothing but communication.",
         f"PAI's share: <strong>{numerals.interval(pai, '%')}</strong> of a time in which nothing overlaps and nobody waits.",
@@ -83,8 +82,8 @@ def _ranks(analysis: Analysis) -> str:
             "all" if each.rank is None else str(each.rank),
             markup.text(each.file),
             str(len(each.steps)),
-            *(numerals.interval(_percent(each.figure(name))) for name in ("exposed_share", "pai_share")),
-            *(numerals.interval(_milli(each.figure(name))) for name in breakdown.TIMES),
+            *(numerals.interval(each.figure(name, 100)) for name in ("exposed_share", "pai_share")),
+            *(numerals.interval(each.figure(name, 1e3)) for name in breakdown.TIMES),
         ]
         for each in rows
     ]
@@ -111,11 +110,3 @@ def _steps(whole: RankTimes) -> str:
     ]
     more = len(whole.steps) - _MOST_STEPS
     return markup.table(titles, cells) + (f"<p>And {more:,} more, which --json has.</p>" if more > 0 else "")
-
-
-def _milli(figure: Figure) -> Figure:
-    return Figure(1e3 * figure.mean, 1e3 * figure.ci95, figure.runs)
-
-
-def _percent(figure: Figure) -> Figure:
-    return Figure(100 * figure.mean, 100 * figure.ci95, figure.runs)

@@ -13,7 +13,6 @@ import numpy as np
 from switchsum.measure import drawing, numerals, spans
 from switchsum.measure.analysis import Analysis, RankTimes
 from switchsum.measure.drawing import Picture
-from switchsum.measure.rows import Figure
 from switchsum.measure.spans import Spans
 
 if TYPE_CHECKING:
@@ -74,9 +73,9 @@ def shares(analysis: Analysis) -> Picture:
     canvas.legend([*handles, *more], [*labels, *names], loc="outside lower center", ncols=4, fontsize=8)
     whole = analysis.whole
     says = [
-        f"A step takes {_time(whole.figure('step_s'))}; of that, nothing but communication runs for "
-        f"{numerals.interval(_percent(whole.figure('exposed_share')), '%')} (exposed share).",
-        f"PAI's share, of a time without overlap and waiting: {numerals.interval(_percent(whole.figure('pai_share')), '%')}. "
+        f"A step takes {numerals.time(whole.figure('step_s', 1e6))}; of that, nothing but communication runs for "
+        f"{numerals.interval(whole.figure('exposed_share', 100), '%')} (exposed share).",
+        f"PAI's share, of a time without overlap and waiting: {numerals.interval(whole.figure('pai_share', 100), '%')}. "
         "The two answer different questions, and are not to be compared.",
         "Means over steps with 95 % intervals; on the left, that of the exposed share.",
     ]
@@ -112,10 +111,10 @@ def communication(analysis: Analysis) -> Picture:
     canvas.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
     all_of = analysis.whole
     says = [
-        f"Communication is under way for {_time(all_of.figure('communication_s'))} of a step; computation or input hides "
-        f"{numerals.interval(_percent(all_of.figure('overlap_share')), '%')} of it.",
-        f"For {_time(all_of.figure('wait_s'))} of a step all collectives under way wait for a peer: no faster network would "
-        "help there. A rank's duration of a collective less the shortest of all ranks is waiting.",
+        f"Communication is under way for {numerals.time(all_of.figure('communication_s', 1e6))} of a step; computation or "
+        f"input hides {numerals.interval(all_of.figure('overlap_share', 100), '%')} of it.",
+        f"For {numerals.time(all_of.figure('wait_s', 1e6))} of a step all collectives under way wait for a peer: no faster "
+        "network would help there. A rank's duration of a collective less the shortest of all ranks is waiting.",
         "The interval is that of all communication, over steps.",
     ]
     alt = "Stacked bars: hidden and exposed communication, each with waiting, by rank."
@@ -202,14 +201,6 @@ def _left_out(analysis: Analysis) -> list[str]:
 def _rank_axis(axes: Axes, rows: list[RankTimes]) -> None:
     axes.set_yticks(range(len(rows)), ["all" if each.rank is None else f"rank {each.rank}" for each in rows], fontsize=8)
     axes.set_ylim(len(rows) - 0.4, -0.6)
-
-
-def _percent(figure: Figure) -> Figure:
-    return Figure(100 * figure.mean, 100 * figure.ci95, figure.runs)
-
-
-def _time(figure: Figure) -> str:
-    return numerals.time(Figure(1e6 * figure.mean, 1e6 * figure.ci95, figure.runs))
 
 
 def _known(half_width: float) -> float:

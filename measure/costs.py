@@ -30,6 +30,8 @@ from switchsum.p4src.layout import MAX_WORKERS
 
 LANES = {"switch": 32, "switch16": 16, "switch8": 8}
 ARCHITECTURES = ("ps", "ring", "hierarchical", *LANES)
+# What the lanes hold; numbers of other types the backend sums by Gloo (switchsum/torch_backend.py, WIRE_DTYPES).
+CARRIED = ("float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
 MOST_PER_SWITCH = MAX_WORKERS
 MOST_WORKERS = 100_000
 
@@ -146,9 +148,18 @@ class Cost:
         return self.narrowest
 
 
+def summed_by(architecture: str, dtype: str) -> str:
+    """By which architecture a job that was given `architecture` sums numbers of that type: a ring where no lane holds them."""
+    return "ring" if architecture in LANES and dtype not in CARRIED else architecture
+
+
 def wire_bytes(architecture: str, dtype: str) -> float:
-    """Of one byte of payload: the switch's lanes hold any number in 32, 16 or 8 bits, 16-bit floats as well."""
-    return LANES[architecture] / 8 / ITEM_BYTES[dtype] if architecture in LANES else 1.0
+    """Of one byte of payload: the switch's lanes hold any number in 32, 16 or 8 bits, 16-bit floats as well. What they do not
+    hold takes the bytes of a ring of many."""
+    if architecture not in LANES:
+        return 1.0
+    lanes = LANES[architecture] / 8 / ITEM_BYTES[dtype]
+    return lanes if dtype in CARRIED else 2.0
 
 
 def link_bytes(architecture: str, cluster: Cluster, dtype: str = "float32") -> float:

@@ -169,6 +169,14 @@ class Features:
                 )
 
     @property
+    def wire_dtype(self) -> str:
+        """Of most gradients' bytes, as they travel; where buckets are not known, `dtype`, in which most is computed."""
+        shares: dict[str, int] = {}
+        for bucket in self.buckets:
+            shares[bucket.dtype] = shares.get(bucket.dtype, 0) + bucket.size_bytes
+        return max(shares, key=lambda dtype: shares[dtype], default=self.dtype)
+
+    @property
     def mean_step_s(self) -> float:
         return statistics.fmean(self.step_s)
 

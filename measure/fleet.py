@@ -10,22 +10,23 @@ as workers, so that none is a bottleneck; allreduce-cluster in a host, then betw
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from switchsum.measure import media, prediction
+from switchsum.measure import costs, media, prediction
 from switchsum.measure.costs import BadCluster, Cluster
 from switchsum.measure.features import ARCHITECTURES, RANK_FILES, Features, WrongSchema, of_job
-from switchsum.measure.prediction import NOT_MODELLED, CannotPredict, Ground, Prediction
-from switchsum.measure.verdicts import MATTERS
+from switchsum.measure.placement import LOCAL, evenly
+from switchsum.measure.prediction import NOT_MODELLED, CannotPredict, Ground, Interval, Prediction, speedup
+from switchsum.measure.verdicts import gains
 
 SCHEMA = "switchsum-fleet/1"
 MOST_JOBS = 100_000
 PER_HOST = 8
 PARTS = ("input", "computing", "sums")
-LOCAL = ("1w1g", "1wng", "allreduce-local", "pearl")
 LEVELS = ("job", "cNode")
 _ALLREDUCE = f"allreduce with nvlink, up to {PER_HOST} on a host"
 
@@ -41,7 +42,7 @@ class Job:
 
     features: Features
     base: Prediction | None
-    gains: Mapping[str, float]
+    gains: Mapping[str, Interval]
 
     def weight(self, level: str) -> int:
         return 1 if level == "job" else self.features.workers
@@ -151,12 +152,12 @@ def _examined(features: Features, rates: Mapping[str, Sequence[float]], ground: 
         own.pop("nvlink", None)
     architecture, cluster = _now(features)
     base = prediction.predict(features, architecture, cluster, own, ground)
-    gains = {}
+    gained = {}
     if features.architecture not in LOCAL and features.workers > 1:
         for name, other, where, at in _changes(features, architecture, cluster, own, rates["ethernet"]):
             test = prediction.predict(features, other, where, at, ground)
-            gains[name] = base.step.value / test.step.value
-    return Job(features, base, gains)
+            gained[name] = speedup(base, test)
+    return Job(features, base, gained)
 
 
 def _now(features: Features) -> tuple[str, Cluster]:
@@ -166,7 +167,7 @@ def _now(features: Features) -> tuple[str, Cluster]:
     if features.architecture == "ps/worker":
         return "ps", Cluster(workers, workers, dedicated=True)
     if features.architecture == "allreduce-cluster":
-        return "hierarchical", Cluster(workers, per_host=_per_host(workers))
+        return "hierarchical", Cluster(workers, per_host=evenly(workers, PER_HOST))
     return prediction.architecture_of(features), Cluster(workers)
 
 
@@ -180,18 +181,13 @@ def _changes(
     if architecture != "ring":
         yield "ring", "ring", Cluster(workers), own
     if features.architecture != "allreduce-cluster" and "nvlink" in own:
-        yield _ALLREDUCE, "hierarchical", Cluster(workers, per_host=_per_host(workers)), own
-    if architecture != "switch":
+        yield _ALLREDUCE, "hierarchical", Cluster(workers, per_host=evenly(workers, PER_HOST)), own
+    if architecture != "switch" and costs.summed_by("switch", features.wire_dtype) == "switch":
         yield "switch", "switch", Cluster(workers, per_host=cluster.per_host), own
 
 
 def _links(rate: float) -> str:
     return f"{media.told('ethernet', rate)} links"
-
-
-def _per_host(workers: int) -> int:
-    """The most, up to PER_HOST, that fill hosts evenly."""
-    return next(count for count in range(min(PER_HOST, workers), 0, -1) if workers % count == 0)
 
 
 def mean_shares(jobs: Sequence[Job], level: str) -> dict[str, float] | None:
@@ -209,10 +205,16 @@ def mean_exposed(jobs: Sequence[Job], level: str) -> float:
 
 
 def gaining(jobs: Sequence[Job], change: str, level: str) -> float:
-    """The share, of those that could make the change, whose step gets shorter by MATTERS."""
+    """The share, of those that could make the change, whose step gets shorter by MATTERS, with the interval above 1."""
     able = [job for job in jobs if change in job.gains]
-    gain = sum(job.weight(level) for job in able if job.gains[change] >= 1 + MATTERS)
+    gain = sum(job.weight(level) for job in able if gains(job.gains[change]))
     return gain / (sum(job.weight(level) for job in able) or 1)
+
+
+def speedups(jobs: Sequence[Job], change: str) -> list[float]:
+    """Of those that could make the change, at least one: least, median and most, by the middle values."""
+    ratios = [job.gains[change].value for job in jobs if change in job.gains]
+    return [min(ratios), statistics.median(ratios), max(ratios)]
 
 
 def distribution(jobs: Sequence[Job], values: Sequence[float], level: str) -> tuple[list[float], list[float]]:

@@ -76,11 +76,10 @@ def _classes(found: Fleet) -> str:
 def _changes(found: Fleet) -> str:
     rows = []
     for name in found.changes:
-        ratios = sorted(job.gains[name] for job in found.jobs if name in job.gains)
+        able = sum(name in job.gains for job in found.jobs)
         share = [f"{100 * fleet.gaining(found.jobs, name, level):.1f} %" for level in LEVELS]
-        middle = ratios[len(ratios) // 2]
-        rows.append([markup.text(name), f"{len(ratios):,}", *share, f"{middle:.2f}", f"{ratios[0]:.2f}", f"{ratios[-1]:.2f}"])
-    titles = ["change", "jobs that could", "would gain, job level", "cNode level", "median speed-up", "least", "most"]
+        rows.append([markup.text(name), f"{able:,}", *share, *(f"{each:.2f}" for each in fleet.speedups(found.jobs, name))])
+    titles = ["change", "jobs that could", "would gain, job level", "cNode level", "least speed-up", "median", "most"]
     return markup.table(titles, rows, 1)
 
 
@@ -93,6 +92,8 @@ def _assumptions(found: Fleet, ground: Ground) -> Iterator[str]:
         yield f"Every nominal rate times {ground.efficiency:g}, without latency: a guess, nothing of it was measured."
     else:
         yield f"Links calibrated by {', '.join(ground.calibration.sources)}, taken to hold for all jobs."
+        if ground.efficiency is None:
+            yield "pcie and nvlink: 100 % of their rates, since the calibration is of links between hosts alone."
     yield (
         "1wng, allreduce-local and pearl sum inside one host; ps/worker by as many dedicated servers as workers; "
         f"allreduce-cluster in hosts of up to {PER_HOST}, then between them; ddp around a ring; switch by one, or by a tree."

@@ -97,18 +97,18 @@ def gains(found: Fleet) -> Picture:
     axes = panels[0]
     says = [
         f"Of the jobs that sum over the network, those whose step would get shorter by {100 * MATTERS:g} % or more by that "
-        "change alone, everything else as it is. " + _LEVELS_SAY
+        "change alone, everything else as it is, with the whole interval above 1; speed-ups are middle values. " + _LEVELS_SAY
     ]
     for number, level in enumerate(LEVELS):
         shares = [100 * fleet.gaining(found.jobs, name, level) for name in found.changes]
         places = [place + (number - 0.5) * 0.38 for place in range(len(shares))]
         axes.barh(places, shares, 0.36, color=_LEVEL_COLOURS[level], label=f"{level} level")
     for name in found.changes:
-        able = [job for job in found.jobs if name in job.gains]
-        ratios = sorted(job.gains[name] for job in able)
+        able = sum(name in job.gains for job in found.jobs)
+        least, median, most = fleet.speedups(found.jobs, name)
         says.append(
-            f"{name}: {100 * fleet.gaining(found.jobs, name, 'job'):.0f} % of {len(able)} jobs; speed-up {ratios[0]:.2f} to "
-            f"{ratios[-1]:.2f}, median {ratios[len(ratios) // 2]:.2f}{_made_up(found)}."
+            f"{name}: {100 * fleet.gaining(found.jobs, name, 'job'):.0f} % of {able} jobs; speed-up {least:.2f} to {most:.2f}, "
+            f"median {median:.2f}{_made_up(found)}."
         )
     axes.set_yticks(range(len(found.changes)), list(found.changes), fontsize=8)
     axes.invert_yaxis()

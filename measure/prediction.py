@@ -210,10 +210,11 @@ def predict(features: Features, architecture: str, cluster: Cluster, rates: Mapp
             f"{features.name}: its steps are communication and nothing else, so there is nothing beside which to predict it; "
             "profile it again"
         )
-    cost = ground.cost(architecture, cluster, rates, features.dtype)
-    by_run = [ground.cost(architecture, cluster, rates, features.dtype, run) for run in ground.runs(architecture)]
-    missed = ground.missed(architecture)
-    buckets = _buckets(features, architecture, without)
+    really = costs.summed_by(architecture, features.wire_dtype)
+    cost = ground.cost(really, cluster, rates, features.wire_dtype)
+    by_run = [ground.cost(really, cluster, rates, features.wire_dtype, run) for run in ground.runs(really)]
+    missed = ground.missed(really)
+    buckets = _buckets(features, really, without)
     whole = buckets or [(float(summed_bytes(features)), without.backward_s)]
 
     def uncertain(seconds: Callable[[Cost], float]) -> Interval:
@@ -247,9 +248,9 @@ def predict(features: Features, architecture: str, cluster: Cluster, rates: Mapp
 
 
 def _buckets(features: Features, architecture: str, without: Alone) -> list[replay.Part]:
-    """With the bytes of numbers of another type as if they were of the job's own."""
+    """With the bytes of numbers of another type as if they were of the one that travels most."""
     stretch = without.backward_s / features.backward_s if features.backward_s else 0.0
-    own = costs.wire_bytes(architecture, features.dtype)
+    own = costs.wire_bytes(architecture, features.wire_dtype)
     parts = [
         (
             bucket.size_bytes * costs.wire_bytes(architecture, bucket.dtype) / own,

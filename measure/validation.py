@@ -82,7 +82,7 @@ class Forecast:
         assert features.link_bps is not None
         found = prediction.predict(features, architecture, cluster, {"ethernet": rate_bps / 8}, ground)
         step_s, exposed_s = features.mean_step_s, statistics.fmean(features.exposed_s)
-        before, after = (costs.link_bytes(each, cluster, features.dtype) for each in (PROFILED, architecture))
+        before, after = (costs.link_bytes(each, cluster, features.wire_dtype) for each in (PROFILED, architecture))
         times = features.link_bps / rate_bps * after / before
         return cls(
             features.name,

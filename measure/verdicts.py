@@ -43,14 +43,21 @@ class Verdict:
         }
 
 
+def gains(ratio: Interval) -> bool:
+    """Whether the whole interval is above 1 and the step gets shorter by MATTERS."""
+    return ratio.low > 1 and ratio.value >= 1 + MATTERS
+
+
 def judge(features: Features, base: Prediction, test: Prediction, ground: Ground) -> Verdict:
     """A gain is claimed where the whole interval is above 1 and the step gets shorter by MATTERS; that there is none, where the
     whole interval is below that, or there is nothing that a network could change."""
     ratio = speedup(base, test)
-    if ratio.low > 1 and ratio.value >= 1 + MATTERS:
+    # Whatever a ring gains that stands in for a switch is no gain of the switch.
+    itself = costs.summed_by(test.architecture, features.wire_dtype) == test.architecture
+    if itself and gains(ratio):
         return Verdict(base, test, ratio, GAIN, "", "")
     cause, why = _why(features, base, test, ground)
-    if ratio.high >= 1 + MATTERS and cause not in _CERTAIN:
+    if itself and ratio.high >= 1 + MATTERS and cause not in _CERTAIN:
         verdict, cause, why = UNDECIDED, "interval", "the interval reaches from no gain to one: measure more runs and steps"
     else:
         verdict = LOSS if ratio.high < 1 and ratio.value <= 1 - MATTERS else NO_GAIN
@@ -65,6 +72,10 @@ def _why(features: Features, base: Prediction, test: Prediction, ground: Ground)
         return "nothing summed", "the job has no gradients to sum"
     if test.cluster.hosts == 1:
         return "one host", "all workers are on one host, and no sum passes the network"
+    if costs.summed_by(test.architecture, features.wire_dtype) != test.architecture:
+        return "type", (
+            f"the switch's lanes hold no {features.wire_dtype}: Gloo sums it around a ring, and that is what was predicted"
+        )
     if base.communication.value < MATTERS * base.step.value and test.communication.value < MATTERS * test.step.value:
         if base.weights.value >= MATTERS * base.step.value:
             return "hidden", (
@@ -94,10 +105,10 @@ def _why(features: Features, base: Prediction, test: Prediction, ground: Ground)
             f"{_rate(1 / test.cost.limits['oversubscription'])} of gradients, a host's link "
             f"{_rate(1 / test.cost.limits['link'])}"
         )
-    moved = [costs.link_bytes(each.architecture, each.cluster, features.dtype) for each in (base, test)]
+    moved = [costs.link_bytes(each.architecture, each.cluster, features.wire_dtype) for each in (base, test)]
     if moved[1] >= _ALIKE * moved[0]:
-        lanes = costs.wire_bytes(test.architecture, features.dtype)
-        wide = f"; each number of {features.dtype} takes {lanes:g} times its bytes in these lanes" if lanes > 1 else ""
+        lanes = costs.wire_bytes(test.architecture, features.wire_dtype)
+        wide = f"; each number of {features.wire_dtype} takes {lanes:g} times its bytes in these lanes" if lanes > 1 else ""
         return "bytes", (
             f"it moves no fewer bytes: {moved[1]:.3g} through a link for each byte of gradients, "
             f"{base.architecture} {moved[0]:.3g}{wide}"

@@ -10,6 +10,7 @@ from switchsum.measure import costs, media, prediction, verdicts
 from switchsum.measure.calibration import BadCalibration
 from switchsum.measure.costs import Cluster
 from switchsum.measure.features import Features
+from switchsum.measure.placement import LOCAL
 from switchsum.measure.prediction import CannotPredict, Ground, Prediction
 from switchsum.measure.verdicts import Verdict
 
@@ -21,8 +22,8 @@ FAR_OFF = 0.10  # of a measured step: beyond, the model misses something that ma
 
 @dataclass(frozen=True)
 class Study:
-    """`now`: the job as it was measured, predicted; None where its link or its architecture's calibration is not known.
-    `against`: what each setting's and number's predictions are judged beside, by its place in `predictions`."""
+    """`now`: the job as it was measured, predicted; None where its link, or the way inside its host, or its architecture's
+    calibration is not known."""
 
     features: Features
     ground: Ground
@@ -33,8 +34,12 @@ class Study:
 
     @property
     def base(self) -> Prediction:
-        """What speed-ups are relative to: the job as it is now, or else the first prediction."""
-        return self.now or self.predictions[0]
+        """What speed-ups are relative to: the job as it is now, or else the first prediction of the architecture by which it
+        sums; where that is not calibrated, the first of all."""
+        if self.now is not None:
+            return self.now
+        usual = prediction.architecture_of(self.features)
+        return next((each for each in self.predictions if each.architecture == usual), self.predictions[0])
 
     @property
     def off(self) -> float | None:
@@ -51,6 +56,7 @@ class Study:
             "slots": self.ground.slots,
             "rtt_s": self.ground.rtt_s,
             "now": self.now and self.now.as_json(),
+            "base": self.base.as_json(),
             "measured_step_s": self.features.mean_step_s,
             "predictions": [
                 {**each.as_json(), "speedup": prediction.speedup(self.base, each).as_json()} for each in self.predictions
@@ -66,14 +72,24 @@ def study(
     clusters: Sequence[Cluster],
     settings: Sequence[dict[str, float]],
     ground: Ground,
+    notes: Sequence[str] = (),
 ) -> Study:
-    """Raises CannotPredict, BadCluster, BadCalibration, BadSetting."""
+    """`notes`: sentences for the assumptions. Raises CannotPredict, BadCluster, BadCalibration, BadSetting."""
     most = min(MOST_PREDICTIONS, _MOST_SUMS // max(1, len(features.buckets)))
     if len(architectures) * len(clusters) * len(settings) > most:
         raise CannotPredict(
             f"that makes more than {most} predictions, with {len(features.buckets)} buckets each; give fewer rates, workers or "
             "architectures"
         )
+    if settings[0].keys() & {"gpu", "memory"} and not features.memory_bytes:
+        raise CannotPredict(
+            f"{features.name}: its memory traffic was not counted (memory_bytes is 0, as of a compiled training), so computing "
+            "cannot follow from amounts: leave gpu and memory out of --set"
+        )
+    usual = prediction.architecture_of(features)
+    now = _now(features, clusters[0], settings[0], ground)
+    if now is None and usual not in architectures and _can(features, usual, clusters[0], settings[0], ground):
+        architectures = [usual, *architectures]
     found = [
         prediction.predict(features, architecture, cluster, rates, ground)
         for rates in settings
@@ -81,15 +97,22 @@ def study(
         for architecture in architectures
     ]
     judged = []
-    usual = prediction.architecture_of(features)
     for start in range(0, len(found), len(architectures)):
         beside = found[start : start + len(architectures)]
         against = _against(features, usual, beside, ground)
         judged += [
             verdicts.judge(features, against, each, ground) for each in beside if each.architecture != against.architecture
         ]
-    now = _now(features, clusters[0], settings[0], ground)
-    return Study(features, ground, now, tuple(found), tuple(judged), tuple(_assumptions(features, found, ground)))
+    return Study(features, ground, now, tuple(found), tuple(judged), (*_assumptions(features, found, ground), *notes))
+
+
+def _can(features: Features, architecture: str, cluster: Cluster, rates: dict[str, float], ground: Ground) -> bool:
+    """Whether it is calibrated."""
+    try:
+        prediction.predict(features, architecture, cluster, rates, ground)
+    except BadCalibration:
+        return False
+    return True
 
 
 def _against(features: Features, usual: str, beside: Sequence[Prediction], ground: Ground) -> Prediction:
@@ -105,16 +128,22 @@ def _against(features: Features, usual: str, beside: Sequence[Prediction], groun
 
 def _now(features: Features, cluster: Cluster, rates: dict[str, float], ground: Ground) -> Prediction | None:
     """Computing on the first setting's gpu, so that only links and workers differ."""
-    if features.link_bps is None:
-        return None
-    per_host = cluster.per_host if features.workers % cluster.per_host == 0 else 1
+    together = features.architecture in LOCAL and features.workers > 1
+    if together:
+        if not rates.keys() & {"nvlink", "pcie"}:
+            return None
+        per_host = features.workers
+    else:
+        if features.link_bps is None:
+            return None
+        per_host = cluster.per_host if features.workers % cluster.per_host == 0 else 1
     here = Cluster(features.workers, min(cluster.servers, features.workers // per_host), cluster.dedicated, per_host)
     if cluster.dedicated:
         here = replace(here, servers=cluster.servers)
+    if features.link_bps is not None:  # else no sum passes a link
+        rates = {**rates, "ethernet": features.link_bps / 8}
     try:
-        return prediction.predict(
-            features, prediction.architecture_of(features), here, {**rates, "ethernet": features.link_bps / 8}, ground
-        )
+        return prediction.predict(features, prediction.architecture_of(features), here, rates, ground)
     except BadCalibration:
         return None
 
@@ -136,14 +165,18 @@ def _assumptions(features: Features, found: Sequence[Prediction], ground: Ground
             "DistributedDataParallel's order; sums do not slow down computing."
         )
     else:
-        told.append("The buckets are not known, so the prediction is the sum without overlap; the ideal is the other bound.")
+        told.append(
+            "The buckets are not known, so the prediction is the sum without overlap; the ideal is the other bound. Gradients "
+            f"are taken to travel as {features.wire_dtype}, in which most is computed."
+        )
     if prediction.summed_bytes(features) != features.gradient_bytes:
         told.append("One worker has sent no gradients: with others it would sum its dense parameters' bytes.")
     if features.architecture == "pearl":
         told.append("Partitioned embeddings are not modelled: only gradient_bytes are, as one dense sum.")
     names = {each.architecture for each in found}
-    told += _about_links(ground, names)
     clusters = {each.cluster for each in found}
+    told.append(_placement(features, clusters))
+    told += _about_links(ground, names, found[0].rates)
     if "ps" in names:
         where = "dedicated hosts" if found[0].cluster.dedicated else "the workers' hosts"
         count = found[0].cluster.servers or "as many as hosts"
@@ -167,7 +200,19 @@ def _assumptions(features: Features, found: Sequence[Prediction], ground: Ground
     return told
 
 
-def _about_links(ground: Ground, architectures: Collection[str]) -> list[str]:
+def _placement(features: Features, clusters: Collection[Cluster]) -> str:
+    counts = sorted({each.per_host for each in clusters})
+    each_has = "a worker" if counts == [1] else f"{' or '.join(map(str, counts))} workers"
+    told = f"Hosts: {each_has} on each (--per-host)"
+    if features.architecture not in LOCAL or features.workers == 1:
+        return f"{told}."
+    where = f"the job's {features.workers} are on one now ({features.architecture})"
+    if all(each.hosts == 1 for each in clusters):
+        return f"{told}; {where}, and --per-host 1 asks what hosts of their own would change."
+    return f"{told}; {where}, so this is about others than it has."
+
+
+def _about_links(ground: Ground, architectures: Collection[str], media_set: Collection[str]) -> list[str]:
     if ground.calibration is None:
         return [
             f"Every nominal rate times {ground.efficiency:g}, without latency, and no processor's limit: nothing of it was "
@@ -178,8 +223,14 @@ def _about_links(ground: Ground, architectures: Collection[str]) -> list[str]:
     told = [
         f"Links: latency, efficiency and CPU cost by transport from {', '.join(calibration.sources)} ({rates}); they are taken "
         "to hold at other rates and numbers of workers.",
-        "Each worker has a host of its own, of which one core sums.",
+        "One core of each host sums.",
     ]
+    inside = [name for name in media_set if name != "ethernet"]
+    if inside and ground.efficiency is None:
+        told.append(
+            f"{', '.join(inside)}: 100 % of the set rates, since the calibration is of links between hosts alone; --efficiency "
+            "takes a share of all rates."
+        )
     used = {fit.transport: fit for name in sorted(architectures) for fit in [calibration.fit(name)]}
     told += [
         f"{fit.transport}: the processor held every calibrating row back, so its efficiency is the machine's, not the link's."

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from switchsum.measure import drawing, intervals, media, prediction
-from switchsum.measure.costs import Cluster
+from switchsum.measure.costs import MOST_WORKERS, Cluster
 from switchsum.measure.drawing import Picture
 from switchsum.measure.prediction import Prediction
 from switchsum.measure.whatif import Study
@@ -38,7 +38,8 @@ def sensitivity(study: Study) -> Picture:
     low, high = min(asked) / _WIDER, max(asked) * _WIDER
     rates = [low * (high / low) ** (point / (_POINTS - 1)) for point in range(_POINTS)]
     most = max(_MOST_WORKERS, *(each.cluster.workers for each in study.predictions))
-    counts = [1 << power for power in range(1, math.ceil(math.log2(most)) + 1)]
+    powers = (1 << power for power in range(1, math.ceil(math.log2(most)) + 1))
+    counts = [count for count in powers if count <= MOST_WORKERS]
     canvas, (over_rate, over_workers) = drawing.canvas([5.2, 5.2], 4.4, share_y=True)
     names = list(dict.fromkeys(each.architecture for each in study.predictions))
     for name in names:
@@ -60,12 +61,14 @@ def sensitivity(study: Study) -> Picture:
         axes.set_xscale("log", base=2 if axes is over_workers else 10)
     for rate in dict.fromkeys(asked):
         over_rate.axvline(8 * rate, color="#BBBBBB", linestyle=":", linewidth=1)
-    if study.now is not None:
+    if study.now is not None and study.features.link_bps is not None:
         _measured(over_rate, study, study.now)
     _rate_axis(over_rate)
     over_workers.set_xticks(counts, [str(count) for count in counts], fontsize=7, rotation=45)
     over_workers.set_xlabel("workers, each with its own batch")
-    over_rate.set_ylabel("speed-up of a step: " + ("now = 1" if study.now else "first prediction = 1"))
+    base = study.base
+    others = f"{base.architecture}, {_workers(base)}, {media.told('ethernet', base.rates['ethernet'])}"
+    over_rate.set_ylabel(f"speed-up of a step: {'now' if study.now else others} = 1")
     handles, labels = over_rate.get_legend_handles_labels()
     canvas.legend(handles, labels, loc="outside lower center", ncols=min(5, len(labels)), fontsize=8)
     says = [

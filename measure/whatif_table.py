@@ -63,7 +63,7 @@ def head(study: Study) -> list[str]:
     told = [
         f"{features.name}: {features.architecture}, {features.workers} worker{'s' if features.workers > 1 else ''}, "
         f"{features.backend or 'no backend'} over {link}{synthetic}",
-        f"gradients {prediction.summed_bytes(features) / 1e6:,.4g} MB of {features.dtype} in "
+        f"gradients {prediction.summed_bytes(features) / 1e6:,.4g} MB of {features.wire_dtype} in "
         f"{len(features.buckets) or 'unknown'} buckets; measured step {step}, {100 * features.exposed_share:.1f} % exposed "
         "communication",
     ]
@@ -75,7 +75,11 @@ def head(study: Study) -> list[str]:
             "without overlap; speed-ups are relative to this"
         )
     else:
-        told.append("the model has nothing to say of it; speed-ups are relative to the first line")
+        base = study.base
+        told.append(
+            f"the model was not held against it; speed-ups are relative to {base.architecture}, {_workers(base)}, "
+            f"{_rates(base)}"
+        )
     return told
 
 

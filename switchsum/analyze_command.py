@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from switchsum.bench_grounds import EXIT_MISUSED
 from switchsum.failures import CommandFailed, require
 from switchsum.printable import printable
-
-EXIT_MISUSED = 2
+from switchsum.written_files import require_folders
 
 
 def analyze(
@@ -26,9 +26,7 @@ def analyze(
     Reads what torch.profiler wrote, of NCCL, Gloo and the switchsum backend. Two shares of communication are told, and never
     mixed: what only communication took of a step, and that of Alibaba-PAI's study, which knows no overlap.
     """
-    for path in (json_file, html_file):
-        if path is not None and not path.resolve().parent.is_dir():
-            raise CommandFailed(f"{path} cannot be written: there is no folder {path.resolve().parent}", EXIT_MISUSED)
+    require_folders(json_file, html_file)
     if html_file is not None:
         require("analyze --html", {"matplotlib": "demo"})
     from switchsum.measure import analysis_table

@@ -11,6 +11,8 @@ import typer
 from switchsum.bench_grounds import EXIT_MISUSED
 from switchsum.failures import CommandFailed, require
 from switchsum.printable import printable
+from switchsum.whatif_command import require_share
+from switchsum.written_files import require_folders
 
 PAGE = "index.html"
 _MOST_SYNTHETIC = 10_000
@@ -50,10 +52,8 @@ def fleet(
     One self-contained page and its pictures as PNGs, after Alibaba-PAI's study. Made-up jobs are marked in red.
     """
     require("fleet", {"matplotlib": "demo"})
-    if json_file is not None and not json_file.resolve().parent.is_dir():
-        raise CommandFailed(f"{json_file} cannot be written: there is no folder {json_file.resolve().parent}", EXIT_MISUSED)
-    if efficiency is not None and not 0 < efficiency <= 1:
-        raise CommandFailed(f"--efficiency {efficiency:g}: must be above 0 and at most 1", EXIT_MISUSED)
+    require_folders(json_file)
+    require_share(efficiency)
     if synthetic is not None:
         _make_up(folder, synthetic, seed)
     from switchsum.measure import fleet as fleets

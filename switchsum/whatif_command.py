@@ -11,6 +11,7 @@ import typer
 from switchsum.bench_grounds import EXIT_MISUSED
 from switchsum.failures import CommandFailed, require
 from switchsum.printable import printable
+from switchsum.written_files import require_folders
 
 if TYPE_CHECKING:
     from switchsum.measure.costs import Cluster
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 PLACEMENTS = ("colocated", "dedicated")
 _USUAL = ("ps", "ring", "switch")
+_INSIDE = "10GB/s"  # taken of pcie where nothing is said; every use says so
 _MOST_SLOTS = 1_000_000
 _LONGEST_RTT_US = 1e6
 
@@ -55,7 +57,13 @@ def whatif(
     placement: Annotated[
         str, typer.Option(help="Parameter servers on the workers' hosts (colocated), or dedicated.")
     ] = "colocated",
-    per_host: Annotated[int, typer.Option(help="Workers that share a host and its link; more than 1 need nvlink or pcie.")] = 1,
+    per_host: Annotated[
+        int | None,
+        typer.Option(
+            help="Workers that share a host and its link; more than 1 sum over nvlink or pcie.  [default: all, of a job that "
+            "is on one host now; else 1]"
+        ),
+    ] = None,
     racks: Annotated[int, typer.Option(help="Racks, each with a switch; hosts fill them evenly.")] = 1,
     oversubscription: Annotated[
         float, typer.Option(help="How many times less a rack's link upwards carries than its hosts could send.")
@@ -84,9 +92,7 @@ def whatif(
     for option, path in (("--plot", plot), ("--page", page)):
         if path is not None:
             require(f"whatif {option}", {"matplotlib": "demo"})
-    for path in (json_file, plot, page):
-        if path is not None and not path.resolve().parent.is_dir():
-            raise CommandFailed(f"{path} cannot be written: there is no folder {path.resolve().parent}", EXIT_MISUSED)
+    require_folders(json_file, plot, page)
     from switchsum.measure import advice, media, whatif_table
     from switchsum.measure import whatif as studies
     from switchsum.measure.calibration import BadCalibration
@@ -106,13 +112,12 @@ def whatif(
                 )
             rates = {"ethernet": [features.link_bps / 8], **rates}
         ground = _ground(calibration, efficiency, slots, rtt)
-        study = studies.study(
-            features,
-            _architectures(arch, ground),
-            _clusters(features, workers, servers, placement, per_host, racks, oversubscription),
-            media.settings(rates),
-            ground,
-        )
+        clusters = _clusters(features, workers, servers, placement, per_host, racks, oversubscription)
+        notes = []
+        if per_host is None and any(each.per_host > 1 for each in clusters) and not rates.keys() & {"pcie", "nvlink"}:
+            rates["pcie"] = [media.parse_rate("pcie", _INSIDE)]
+            notes.append(f"How workers of a host sum was not said: over pcie at {_INSIDE} (--set pcie or nvlink).")
+        study = studies.study(features, _architectures(arch, ground), clusters, media.settings(rates), ground, notes)
         advised = advice.advise(study)
         for line in whatif_table.lines(study, advised):
             typer.echo(printable(line))
@@ -152,10 +157,11 @@ def _clusters(
     workers: str | None,
     servers: int | None,
     placement: str,
-    per_host: int,
+    per_host: int | None,
     racks: int,
     oversubscription: float,
 ) -> list[Cluster]:
+    from switchsum.measure import placement as hosts
     from switchsum.measure.costs import Cluster
 
     if placement not in PLACEMENTS:
@@ -167,7 +173,11 @@ def _clusters(
     dedicated = placement == "dedicated"
     count = servers or (1 if dedicated else 0)
     numbers = [features.workers] if workers is None else counts(workers)
-    return [Cluster(number, count, dedicated, per_host, racks, oversubscription) for number in numbers]
+    return [
+        Cluster(number, count, dedicated, per, racks, oversubscription)
+        for number in numbers
+        for per in [hosts.per_host(features, number) if per_host is None else per_host]
+    ]
 
 
 def counts(text: str) -> list[int]:
@@ -191,6 +201,12 @@ def counts(text: str) -> list[int]:
     return list(dict.fromkeys(found))
 
 
+def require_share(efficiency: float | None) -> None:
+    """Raises CommandFailed."""
+    if efficiency is not None and not 0 < efficiency <= 1:
+        raise CommandFailed(f"--efficiency {efficiency:g}: must be above 0 and at most 1", EXIT_MISUSED)
+
+
 def _ground(calibration: Path | None, efficiency: float | None, slots: int, rtt: float | None) -> Ground:
     from switchsum.measure.calibration import Calibration
     from switchsum.measure.prediction import Ground
@@ -201,8 +217,7 @@ def _ground(calibration: Path | None, efficiency: float | None, slots: int, rtt:
             "then --calibration FILE), or guess it, such as --efficiency 0.7",
             EXIT_MISUSED,
         )
-    if efficiency is not None and not 0 < efficiency <= 1:
-        raise CommandFailed(f"--efficiency {efficiency:g}: must be above 0 and at most 1", EXIT_MISUSED)
+    require_share(efficiency)
     if not 1 <= slots <= _MOST_SLOTS:
         raise CommandFailed(f"--slots {slots}: must be from 1 to {_MOST_SLOTS}", EXIT_MISUSED)
     if rtt is not None and not 0 < rtt <= _LONGEST_RTT_US:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from switchsum.measure.features import RANK_FILES
 from switchsum.measure.traces import execution, kineto
 from switchsum.measure.traces.execution import ExecutionTrace
 from switchsum.measure.traces.kineto import Trace
@@ -22,12 +23,9 @@ class Job:
 
 def read(path: Path) -> Job:
     """A folder of traces, or a single one. Raises BadTrace: a rank that is damaged is not left out in silence."""
-    if not path.exists():
-        raise BadTrace(f"{path} does not exist; make traces with `switchsum profile`, or with torch.profiler")
-    files = sorted(each for each in path.iterdir() if each.name.endswith((".json", ".json.gz"))) if path.is_dir() else [path]
+    files, notes = _files(path)
     traces: dict[int, Trace] = {}
     executions: list[ExecutionTrace] = []
-    notes: list[str] = []
     for each in files:
         found = _read(each)
         if isinstance(found, Trace):
@@ -46,6 +44,25 @@ def read(path: Path) -> Job:
     job = Job(dict(sorted(traces.items())), executions, notes)
     _describe(job)
     return job
+
+
+def _files(path: Path) -> tuple[list[Path], list[str]]:
+    """Those that may be traces, features not among them, and a sentence for each that is no file: nobody may ever write to a
+    pipe."""
+    try:
+        if path.is_dir():
+            named = sorted(each for each in path.iterdir() if each.name.endswith((".json", ".json.gz")))
+            strange = [each for each in named if each.exists() and not each.is_file()]
+            files = [each for each in named if each not in strange and not each.match(RANK_FILES)]
+            return files, [f"{each} is no trace: it is no file" for each in strange]
+        if path.is_file():
+            return [path], []
+        there = path.exists()
+    except OSError as error:
+        raise BadTrace(f"{path} cannot be read: {error.strerror or error}") from error
+    if there:
+        raise BadTrace(f"{path} is neither a file nor a folder; give a trace, or the folder of all ranks' traces")
+    raise BadTrace(f"{path} does not exist; make traces with `switchsum profile`, or with torch.profiler")
 
 
 def _read(path: Path) -> Trace | ExecutionTrace | str:

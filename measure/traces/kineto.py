@@ -76,7 +76,6 @@ class Trace:
     rank: int
     world_size: int | None
     backend: str
-    host: str
     groups: int
     base_us: float
     device: bool
@@ -87,7 +86,6 @@ class Trace:
     unclassified: dict[str, Spans]
     unmeasured: dict[str, int] = field(default_factory=dict)
     alone: int = 0
-    events: int = 0
 
     def step_of(self, moment: float) -> int | None:
         """The number of the step that `moment` lies in."""
@@ -274,7 +272,6 @@ class _Reading:
             rank=_rank(self._path, told),
             world_size=world,
             backend=_text(told.get("backend", "")),
-            host=_text(rest.get("host_name", "")),
             groups=len(groups) if isinstance(groups, list) else 0,
             base_us=base / 1e3 if _is_time(base) else 0.0,
             device=self._device,
@@ -285,7 +282,6 @@ class _Reading:
             unclassified={name: times.union for name, times in sorted(self._strange.items())},
             unmeasured={} if self._operations else dict(sorted(self._issued.items())),
             alone=len(self._operations) - len(own),
-            events=self._events,
         )
 
     def _describe_kernels(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
 import shutil
 import sys
 import tracemalloc
@@ -24,6 +25,7 @@ from switchsum.measure.breakdown import Parts, StepTimes
 from switchsum.measure.spans import Spans
 from switchsum.measure.traces import execution, folder, kineto, names, stream
 from switchsum.measure.traces.stream import BadTrace
+from tests.measure.made_features import features
 from tests.measure.made_traces import (
     NCCL,
     STEP_US,
@@ -420,10 +422,9 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
     skipped = [event("python_function", "threading.py(982): run", n, 1, **{"Python id": n, "Ev Idx": n}) for n in range(20_000)]
     path = write(tmp_path / "rank0.json", [*steps(1), *skipped])
     tracemalloc.start()
-    trace = kineto.read(path)
+    kineto.read(path)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert trace.events == 20_001
     assert peak < path.stat().st_size / 2
 
 
@@ -512,6 +513,46 @@ def test_folders_that_have_no_traces(
     assert "b.json are both of rank 0; keep one recording in a folder" in error
     assert analyze(monkeypatch, TRACES / "gloo", "--json", tmp_path / "none" / "a.json") == 2
     assert "a.json cannot be written: there is no folder" in capsys.readouterr().err
+
+
+def test_what_else_lies_in_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pipe that nobody writes to, a folder with a trace's name, and the features that profile leaves."""
+    write(tmp_path / "rank0.trace.json", [*steps(1), operator(0, 5)])
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "more.json").mkdir()
+    features().save(tmp_path / "features.rank0.json")
+    assert analyze(monkeypatch, tmp_path) == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    assert "features" not in told.out
+    for name in ("pipe.json", "more.json"):
+        assert f"# {tmp_path / name} is no trace: it is no file\n" in told.out
+    (tmp_path / "rank1.json").symlink_to(tmp_path / "away")  # a rank that is not there is not left out in silence
+    assert analyze(monkeypatch, tmp_path) == 2
+    assert "rank1.json cannot be read: No such file or directory" in capsys.readouterr().err
+    assert analyze(monkeypatch, tmp_path / "pipe.json") == 2
+    assert "pipe.json is neither a file nor a folder; give a trace, or the folder" in capsys.readouterr().err
+
+
+def test_folders_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert analyze(monkeypatch, tmp_path / (300 * "x")) == 2
+    assert capsys.readouterr().err.endswith("x cannot be read: File name too long\n")
+    closed = tmp_path / "closed"
+    closed.mkdir(0)
+    # Root reads everything.
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        status = analyze(monkeypatch, closed)
+    finally:
+        os.seteuid(user)
+    assert status == 2
+    assert capsys.readouterr().err.endswith("closed cannot be read: Permission denied\n")
 
 
 # ---- what is shown -------------------------------------------------------------------------------------------------------

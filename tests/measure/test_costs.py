@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from switchsum import torch_backend
 from switchsum.measure import costs, media
-from switchsum.measure.costs import ARCHITECTURES, BadCluster, Cluster, Cost, Processor, Window
+from switchsum.measure.costs import ARCHITECTURES, LANES, BadCluster, Cluster, Cost, Processor, Window
 from switchsum.measure.media import BadSetting, Medium
 
 S = 80_000_000
@@ -190,3 +191,14 @@ def test_too_many_or_twice() -> None:
         media.parse(["ethernet=1Gbps", "ethernet=2Gbps"])
     with pytest.raises(BadSetting, match="more than 1000 combinations"):
         media.settings({"ethernet": [1.0] * 40, "pcie": [1.0] * 40})
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "complex128"])
+@pytest.mark.parametrize("architecture", LANES)
+def test_what_no_lane_holds_goes_around_a_ring(architecture: str, dtype: str) -> None:
+    assert costs.summed_by(architecture, dtype) == "ring"
+    assert costs.wire_bytes(architecture, dtype) >= max(costs.link_bytes("ring", Cluster(n), dtype) for n in (2, 4, 100))
+
+
+def test_the_lanes_hold_what_the_backend_sends_through_them() -> None:
+    assert sorted(costs.CARRIED) == sorted(str(each).removeprefix("torch.") for each in torch_backend.WIRE_DTYPES)

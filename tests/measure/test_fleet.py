@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from switchsum import cli
-from switchsum.measure import fleet, fleet_page, synthetic_fleet
+from switchsum.measure import fleet, fleet_page, fleet_pictures, synthetic_fleet
 from switchsum.measure.features import BadFeatures
 from switchsum.measure.fleet import Fleet
 from switchsum.measure.prediction import Ground
 from tests.measure.made_features import features
+from tests.measure.test_calibration import calibration
 from tests.measure.test_report import PNG, check
 
 RATES = {"ethernet": [3.125e9, 12.5e9], "pcie": [10e9], "nvlink": [50e9]}
@@ -59,6 +61,30 @@ def test_who_gains() -> None:
         assert (fleet.gaining(found.jobs, name, "job"), fleet.gaining(found.jobs, name, "cNode")) == (0.5, 16 / 80), name
     assert found.jobs[2].gains == {}  # nothing of it passes a network
     assert len(found.modelled) == 3
+
+
+def test_the_median_of_an_even_number_lies_between() -> None:
+    slow, fast = (features(buckets=(), workers=16, link_bps=rate) for rate in (1e9, 10e9))
+    found = studied(slow, fast)
+    one, other = sorted(job.gains["switch"].value for job in found.jobs)
+    assert fleet.speedups(found.jobs, "switch") == pytest.approx([one, (one + other) / 2, other])
+    page = fleet_page.render(found, [], Ground(efficiency=0.7))
+    assert all(f"<td>{each:.2f}</td>" in page for each in (one, (one + other) / 2, other))
+    assert f"median {(one + other) / 2:.2f}" in " ".join(fleet_pictures.gains(found).says)
+
+
+def test_what_no_lane_holds_cannot_change_to_a_switch() -> None:
+    wide = features(buckets=(), dtype="float64", architecture="ps/worker", link_bps=1e9)
+    assert "switch" not in studied(wide).jobs[0].gains
+    assert "switch" in studied(replace(wide, dtype="float32")).jobs[0].gains
+
+
+def test_a_gain_needs_the_whole_interval() -> None:
+    job = features(buckets=(), workers=16, link_bps=10e9)
+    sure, unsure = (fleet.study([job], RATES, Ground(calibration(spread=spread), rtt_s=1e-6)) for spread in (1e-6, 0.4))
+    assert [fleet.gaining(each.jobs, "switch", "job") for each in (sure, unsure)] == [1.0, 0.0]
+    assert "pcie and nvlink: 100 % of their rates" in fleet_page.render(sure, [], Ground(calibration()))
+    assert sure.jobs[0].gains["switch"].value == pytest.approx(unsure.jobs[0].gains["switch"].value, rel=0.1)
 
 
 def test_a_distribution() -> None:

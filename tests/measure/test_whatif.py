@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from switchsum import cli
-from switchsum.measure import advice, whatif
+from switchsum.measure import advice, whatif, whatif_pictures, whatif_table
 from switchsum.measure.costs import Cluster
 from switchsum.measure.features import Bucket, Features
 from switchsum.measure.prediction import CannotPredict, Ground
@@ -120,7 +121,10 @@ def test_advice_begins_with_what_was_not_measured() -> None:
     for part in ("These features are made up.", "Profile more steps: 1 tell little", "Calibrate: "):
         assert part in said["Measure"]
     assert "Find out first why the model misses the present: it says " in advised(study(features(link_bps=1e9), 10))["Measure"]
-    assert "The link on which the job was measured is not known" in advised(study(features(link_bps=None), 10))["Measure"]
+    assert "the link on which the job was measured is not known" in advised(study(features(link_bps=None), 10))["Measure"]
+    single = features(architecture="1w1g", workers=1, link_bps=None)
+    found = whatif.study(single, ["ring"], [Cluster(4)], [{"ethernet": 1e9}], Ground(efficiency=0.7))
+    assert "the link on which the job was measured is not known" in advised(found)["Measure"]
 
 
 def test_advice_on_software() -> None:
@@ -136,6 +140,136 @@ def test_advice_on_software() -> None:
     assert "Overlap: if all sums ran beside computing" in said
     said = advised(study(features(backend="switchsum", link_bps=1e9), 1.0, architectures=("switch",)))["Change the software"]
     assert "Narrow lanes: SWITCHSUM_LANES=16 makes a step" in said
+
+
+def test_half_precision_halves_float32_alone() -> None:
+    """Nothing is left to halve where the wire has 16 bits already, whatever the parameters and the computing are."""
+    half = tuple(Bucket(25_000_000, "float16", ready) for ready in (0.05, 0.10, 0.15, 0.20))
+    said = advised(study(features(buckets=half, link_bps=1e9), 1.0))["Change the software"]
+    assert "Mixed precision" not in said
+    said = advised(study(features(dtype="bfloat16", link_bps=1e9), 1.0))["Change the software"]
+    assert "Mixed precision on the wire" in said
+    mixed = (*half[:3], Bucket(25_000_000, "float32", 0.2))
+    said = advised(study(features(buckets=mixed, link_bps=1e9), 1.0))["Change the software"]
+    assert re.search(r"half the float32 bytes, makes a step 1\.1\d times as fast", said)
+
+
+def test_types_are_those_of_the_gradients_not_of_the_computing() -> None:
+    """Autocast computes in bfloat16, while float32 travels."""
+    plain, autocast = (study(features(dtype=dtype, link_bps=1e9), 1.0) for dtype in ("float32", "bfloat16"))
+    assert [each.step for each in plain.predictions] == [each.step for each in autocast.predictions]
+    assert " MB of float32 in 4 buckets" in " ".join(whatif_table.head(autocast))
+    pair = study(features(dtype="bfloat16", link_bps=1e9, workers=2), 1.0).verdicts[0]
+    assert "bfloat16" not in pair.why
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "complex128"])
+@pytest.mark.parametrize("known", [True, False])
+def test_what_no_lane_holds_gains_nothing_by_a_switch(dtype: str, known: bool) -> None:
+    buckets = tuple(Bucket(25_000_000, dtype, ready) for ready in (0.05, 0.10, 0.15, 0.20)) if known else ()
+    job = features(buckets=buckets, dtype=dtype if not known else "float32", link_bps=1e9)
+    for ground in (Ground(efficiency=0.7), Ground(calibration(), rtt_s=1e-6)):
+        found = study(job, 1.0, ground=ground, architectures=("ps", "ring", "switch"))
+        ring, switch = found.predictions[1:]
+        assert switch.step == ring.step
+        verdict = next(each for each in found.verdicts if each.test.architecture == "switch")
+        assert (verdict.verdict, verdict.cause) == ("no gain", "type")
+        assert f"the switch's lanes hold no {dtype}: Gloo sums it around a ring" in advised(found)["Buy"]
+    servers = study(replace(job, architecture="ps/worker"), 1.0, architectures=("ps", "switch"))
+    assert servers.verdicts[0].verdict in ("no gain", "loss")
+
+
+def one_host(**changes: Any) -> Features:
+    return features(architecture="allreduce-local", workers=8, link_bps=None, **changes)
+
+
+@pytest.mark.parametrize("architecture", ["allreduce-local", "1wng", "pearl"])
+def test_a_job_on_one_host_is_judged_there(
+    architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    replace(one_host(), architecture=architecture).save(tmp_path / "job.json")
+    assert run(monkeypatch, "job.json", "--set", "ethernet=1Gbps", "--efficiency", 0.7, "--json", "out.json") == 0
+    told = " ".join(capsys.readouterr().out.split())
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert {(each["verdict"], each["cause"]) for each in found["verdicts"]} == {("no gain", "one host")}
+    assert found["now"]["per_host"] == 8
+    assert "Do not buy a switch for this job: " in told
+    assert f"Hosts: 8 workers on each (--per-host); the job's 8 are on one now ({architecture}), and --per-host 1 asks" in told
+    assert "How workers of a host sum was not said: over pcie at 10GB/s (--set pcie or nvlink)." in told
+
+
+def test_what_hosts_of_their_own_would_change_is_told_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one_host().save(tmp_path / "job.json")
+    assert run(monkeypatch, "job.json", "--per-host", 1, "--set", "ethernet=1Gbps", "--efficiency", 0.7) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "GAIN: switch against ring, 8 workers, ethernet 1 Gbit/s" in told
+    assert "Hosts: a worker on each (--per-host); the job's 8 are on one now (allreduce-local), so this is about others" in told
+    assert "relative to ring, 8 workers, ethernet 1 Gbit/s" in told
+    assert "could not be held against the measured step: the job's workers are on one host, and how they sum there" in told
+    # With the way inside the host, it is known what going apart would cost.
+    arguments = ["--workers", "8,16", "--set", "ethernet=1Gbps", "--set", "pcie=10GB/s", "--efficiency", 0.7]
+    assert run(monkeypatch, "job.json", "--per-host", 1, "--json", "out.json", *arguments) == 0
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["now"]["per_host"] == 8
+    assert found["predictions"][1]["speedup"][0] < 1
+    assert run(monkeypatch, "job.json", "--json", "out.json", *arguments) == 0
+    assert [each["per_host"] for each in json.loads((tmp_path / "out.json").read_text())["predictions"]] == [8] * 6
+
+
+def test_hosts_are_told_of_every_job() -> None:
+    assert "Hosts: a worker on each (--per-host)." in study(features(), 10.0).assumptions
+
+
+@pytest.mark.parametrize(
+    ("changes", "usual"),
+    [
+        ({}, "ring"),
+        ({"backend": "switchsum"}, "switch"),
+        ({"architecture": "ps/worker"}, "ps"),
+        ({"architecture": "switch"}, "switch"),
+    ],
+)
+@pytest.mark.parametrize("asked", [("ps", "ring", "switch"), ("hierarchical",)])
+def test_without_a_link_a_job_is_compared_with_its_own_architecture(
+    changes: dict[str, Any], usual: str, asked: tuple[str, ...]
+) -> None:
+    found = study(features(link_bps=None, **changes), 1.0, 100.0, architectures=asked)
+    assert (found.now, found.base.architecture, found.base.rates["ethernet"]) == (None, usual, 0.125e9)
+    assert {each.base.architecture for each in found.verdicts} == {usual}
+    said = [*whatif_table.head(found), *advised(found).values()]
+    assert f"relative to {usual}, 4 workers, ethernet 1 Gbit/s" in said[2]
+    assert not re.search(r"\bnow\b|present", " ".join(said))
+    assert f"100 Gbit/s links alone, with {usual}: " in said[-1]
+
+
+def test_without_a_link_and_its_calibration_the_first_line_is_the_measure() -> None:
+    learnt = calibration()
+    alone = Ground(replace(learnt, fits={"switchsum": learnt.fits["switchsum"]}))
+    found = study(features(link_bps=None), 1.0, ground=alone, architectures=("switch",))
+    assert (found.now, found.base, len(found.predictions)) == (None, found.predictions[0], 1)
+
+
+def test_rates_inside_hosts_are_nominal_unless_said() -> None:
+    rates = [{"ethernet": 1e9, "pcie": 10e9, "gpu": 1e12, "memory": 1e12}]
+    for efficiency, told in ((None, True), (0.7, False)):
+        found = whatif.study(features(), ["ring"], [Cluster(4)], rates, Ground(calibration(), efficiency))
+        assert any(each.startswith("pcie, gpu, memory: 100 % of the set rates") for each in found.assumptions) == told
+
+
+def test_memory_traffic_that_was_not_counted_is_no_zero() -> None:
+    rates = [{"ethernet": 1e9, "pcie": 10e9, "gpu": 1e12, "memory": 1e12}]
+    with pytest.raises(CannotPredict, match=r"made-up: its memory traffic was not counted .*leave gpu and memory out of --set"):
+        whatif.study(features(memory_bytes=0.0), ["ring"], [Cluster(4)], rates, Ground(efficiency=0.7))
+
+
+@pytest.mark.parametrize("workers", [1, 65_537, 70_000, 100_000])
+def test_pictures_of_any_number_of_workers(workers: int) -> None:
+    found = whatif.study(features(), ["ring"], [Cluster(workers)], [{"ethernet": 1e9}], Ground(efficiency=0.7))
+    assert whatif_pictures.sensitivity(found).png.startswith(PNG)
 
 
 def test_a_faster_link_is_weighed_against_a_switch() -> None:
