@@ -36,8 +36,9 @@ def scatter(validation: Validation) -> Picture:
 
 
 def _against(axes: Axes, points: Sequence[Point], predicted: Callable[[Point], float], title: str) -> None:
-    measured = [1e3 * point.measured.step.mean for point in points]
-    low, high = 0.7 * min(measured), 1.4 * max(measured)
+    forecasts = [each for point in points for each in (point.forecast.step.value, point.forecast.amdahl_s)]
+    shown = [1e3 * each for each in (*forecasts, *(point.measured.step.mean for point in points))]
+    low, high = 0.7 * min(shown), 1.4 * max(shown)  # also of what was predicted far from it
     for share, alpha in ((MOST_ERROR, 0.10), (MOST_MEAN_ERROR, 0.18)):
         below, above = ([each * (1 + sign * share) for each in (low, high)] for sign in (-1, 1))
         axes.fill_between([low, high], below, above, color=_GREY, alpha=alpha, linewidth=0)

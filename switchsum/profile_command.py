@@ -9,6 +9,7 @@ import shutil
 import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,7 +58,9 @@ def profile(
     written = _written(output, notes)
     ended = f" (it ended with status {status})" if status else ""
     if not written:
-        raise CommandFailed(f"nothing was profiled: {_why(loaded, notes, plan)}{ended}", status or 1)
+        with suppress(OSError):
+            output.rmdir()  # if there is nothing else in it
+        raise CommandFailed(f"nothing was profiled: {_why(loaded, notes, plan, status)}{ended}", status or 1)
     for line in _summary(output, written, notes, plan):
         typer.echo(line, err=True)
     if status:
@@ -137,10 +140,12 @@ def _written(output: Path, notes: Sequence[dict[str, Any]]) -> list[Features]:
     return [Features.load(path) for path in paths if path.exists()]
 
 
-def _why(loaded: bool, notes: Sequence[dict[str, Any]], plan: ProfilePlan) -> str:
+def _why(loaded: bool, notes: Sequence[dict[str, Any]], plan: ProfilePlan, status: int) -> str:
     """Why no rank wrote anything. `loaded`: some process of the training had torch and this package."""
     if not loaded:
         return "no process of it imported torch together with switchsum; install switchsum where the training's torch is"
+    if not notes and status:
+        return "the training ended before its second step; what it printed says why"
     if not notes:
         return "no process of it made two steps with an optimizer of torch.optim, which is how steps are told apart"
     note = notes[0]

@@ -17,7 +17,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -318,12 +318,16 @@ class StepProfiler:
 
     # The end.
 
+    @property
+    def _trace_path(self) -> Path:
+        return self._plan.folder / f"rank{self._recorded.rank}.trace.json.gz"
+
     def _finish(self) -> None:
         trace, self._trace = self._trace, None
         trace.stop()
         self._recorded.traced_flops = Counter({event.key: event.flops for event in trace.key_averages() if event.flops})
         self._write()  # small beside the trace, for which the disk may be too full
-        path = self._plan.folder / f"rank{self._recorded.rank}.trace.json.gz"
+        path = self._trace_path
         hidden = path.with_name(f".{os.getpid()}.{path.name}")
         try:
             trace.export_chrome_trace(str(hidden))
@@ -337,6 +341,8 @@ class StepProfiler:
         assert self._job is not None  # steps are timed after one was counted
         assert self._counts is not None
         made = features(self._plan, self._job, self._counts, self._recorded, self._clock)
+        with suppress(OSError):  # a file that cannot be removed cannot be replaced either, which is told then
+            self._trace_path.unlink()  # of another run, which these features are not of
         made.save(self._plan.folder / f"features.rank{self._recorded.rank}.json")
 
     def close(self) -> None:
@@ -348,8 +354,8 @@ class StepProfiler:
             self._leave()
             if timed >= LEAST_STEPS:
                 self._recorded.lines.append(
-                    f"it ended after {self._made} steps, so {timed} were timed and none was traced: all takes {needed}; let it "
-                    "run for longer, or ask for fewer (steps, warmup, traced)"
+                    f"it ended after {self._made} steps, so {timed} were timed and none was traced, and a full profile "
+                    f"takes {needed}; let it run for longer, or ask for fewer (steps, warmup, traced)"
                 )
                 self._write()
             elif self._plan.notes is None:

@@ -40,7 +40,11 @@ def validate(
         typer.Option(help="Rates to predict, and then to run; may be repeated.  [default: 50M, 100M, 200M, 400M]"),
     ] = None,
     workload: Annotated[
-        list[str] | None, typer.Option(help="Trainings; may be repeated.  [default: all six]", metavar="NAME")
+        list[str] | None,
+        typer.Option(
+            help="Of convolution, translation, language, speech, recommendation, graph; may be repeated.  [default: all]",
+            metavar="NAME",
+        ),
     ] = None,
     arch: Annotated[str, typer.Option(help="Architectures, with commas between, ring among them.")] = "ps,ring,switch",
     servers: Annotated[
@@ -60,7 +64,8 @@ def validate(
 
     Sums alone are measured at one link rate, trainings are profiled there over a ring, steps are predicted for all rates and
     architectures, and only then run. Files are left in the output folder, what was measured until then even if it is
-    interrupted. The exit status is 1 if ranks ended with different weights.
+    interrupted. All of it takes half an hour, in which the machine should do nothing else. The exit status is 1 if ranks ended
+    with different weights.
     """
     require("validate", {**BENCH_MODULES, **SWITCH_MODULES, "matplotlib": "demo"})
     terms = _terms(

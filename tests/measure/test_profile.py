@@ -237,8 +237,8 @@ def test_a_training_that_is_too_short(
     assert [path.name for path in (tmp_path / "short").iterdir()] == ["features.rank0.json"]
     assert len(Features.load(tmp_path / "short" / "features.rank0.json").step_s) == 6
     assert capfd.readouterr().err.endswith(
-        "rank 0: it ended after 12 steps, so 6 were timed and none was traced: all takes 32; let it run for longer, or ask for "
-        "fewer (steps, warmup, traced)\n"
+        "rank 0: it ended after 12 steps, so 6 were timed and none was traced, and a full profile takes 32; let it "
+        "run for longer, or ask for fewer (steps, warmup, traced)\n"
     )
 
 
@@ -256,6 +256,12 @@ def test_commands_that_train_nothing(
         "error: nothing was profiled: no process of it made two steps with an optimizer of torch.optim, which is how steps are "
         "told apart\n"
     )
+    assert run([*options, sys.executable, "-c", "import torch, sys; sys.exit(3)"], monkeypatch) == 3
+    assert capfd.readouterr().err == (
+        "error: nothing was profiled: the training ended before its second step; what it printed says why (it ended with "
+        "status 3)\n"
+    )
+    assert not (tmp_path / "none").exists()  # an empty folder is of no use to anybody
 
 
 def test_what_cannot_work_is_said_before_anything_runs(
