@@ -138,7 +138,7 @@ def in_racks(
 ) -> Ground:
     """`colocated`: parameter servers share the workers' hosts; else each has one of its own. `module`: that ranks run,
     measure.worker if None."""
-    from switchsum.bench_sites import WORKER_MODULE, Racks, RackSite
+    from switchsum.bench_sites import Racks, RackSite
     from switchsum.bmv2_topologies.namespaces import NetworkError
     from switchsum.bmv2_topologies.rack_file import RackError
     from switchsum.bmv2_topologies.switch_process import SwitchFailed
@@ -160,7 +160,7 @@ def in_racks(
             sites[switched] = RackSite(family, folder / name, rack, plan.workers, servers, plan.timeout_s)
         doing(f"starting {_who(plan)}")
         for site in sites.values():
-            site.start(module or WORKER_MODULE)
+            site.start(module)
         for switched, site in sites.items():
             crews[switched] = site.crew()
             stack.callback(crews[switched].close)

@@ -57,11 +57,11 @@ class LocalSite:
         self._listener.bind(str(self._path))
         self._listener.listen(len(self.labels))
 
-    def start(self, module: str = WORKER_MODULE) -> None:
-        """Start every worker, which `module` is."""
+    def start(self, module: str | None = None) -> None:
+        """Start every worker, which `module` is, or else WORKER_MODULE."""
         for rank, label in enumerate(self.labels):
             child = self._family.start(
-                label, module, lambda _: [f"unix:{self._path}"], self._environment(rank), prefix=self._prefix(rank)
+                label, module or WORKER_MODULE, lambda _: [f"unix:{self._path}"], self._environment(rank), prefix=self._prefix(rank)
             )
             self._children.append(child)
 

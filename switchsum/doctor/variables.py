@@ -29,6 +29,7 @@ KNOWN = frozenset(
         "SWITCHSUM_LOG",
         "SWITCHSUM_METRICS",
         "SWITCHSUM_ON_LOSS",
+        "SWITCHSUM_PROFILE",
         "SWITCHSUM_QUEUE",
         "SWITCHSUM_RACK_RUN",
         "SWITCHSUM_SLOTS",
