@@ -59,9 +59,10 @@ class LocalSite:
 
     def start(self, module: str | None = None) -> None:
         """Start every worker, which `module` is, or else WORKER_MODULE."""
+        module = module or WORKER_MODULE
         for rank, label in enumerate(self.labels):
             child = self._family.start(
-                label, module or WORKER_MODULE, lambda _: [f"unix:{self._path}"], self._environment(rank), prefix=self._prefix(rank)
+                label, module, lambda _: [f"unix:{self._path}"], self._environment(rank), prefix=self._prefix(rank)
             )
             self._children.append(child)
 
