@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from switchsum.measure import costs, media, prediction, verdicts
-from switchsum.measure.calibration import BadCalibration
+from switchsum.measure.calibration import TRANSPORTS, BadCalibration
 from switchsum.measure.costs import Cluster
 from switchsum.measure.features import Features
+from switchsum.measure.numerals import seconds
 from switchsum.measure.placement import LOCAL
 from switchsum.measure.prediction import CannotPredict, Ground, Prediction
 from switchsum.measure.verdicts import Verdict
@@ -18,28 +20,70 @@ SCHEMA = "switchsum-whatif/1"
 MOST_PREDICTIONS = 10_000
 _MOST_SUMS = 2_000_000  # of all predictions together: seconds
 FAR_OFF = 0.10  # of a measured step: beyond, the model misses something that matters
+TOO_FAR_OFF = 0.25  # beyond, it claims no gain
 
 
 @dataclass(frozen=True)
 class Study:
     """`now`: the job as it was measured, predicted; None where its link, or the way inside its host, or its architecture's
-    calibration is not known."""
+    calibration is not known. `unjudged`: why there are no verdicts: what the job uses now is not calibrated; "" if it is."""
 
     features: Features
     ground: Ground
     now: Prediction | None
     predictions: tuple[Prediction, ...]
     verdicts: tuple[Verdict, ...]
+    unjudged: str
     assumptions: tuple[str, ...]
 
     @property
+    def usual(self) -> str:
+        """The architecture by which the job sums."""
+        return prediction.architecture_of(self.features)
+
+    @property
     def base(self) -> Prediction:
-        """What speed-ups are relative to: the job as it is now, or else the first prediction of the architecture by which it
-        sums; where that is not calibrated, the first of all."""
+        """What speed-ups are relative to: the job as it is now, or else its architecture over the slowest links asked for,
+        with its own number of workers if that was asked for; where that architecture is not calibrated, the first of all."""
         if self.now is not None:
             return self.now
-        usual = prediction.architecture_of(self.features)
-        return next((each for each in self.predictions if each.architecture == usual), self.predictions[0])
+        workers = self.features.workers
+        alike = [each for each in self.predictions if each.architecture == self.usual]
+        return min(
+            alike,
+            key=lambda each: (each.cluster.workers != workers, each.cluster.workers, tuple(each.rates.values())),
+            default=self.predictions[0],
+        )
+
+    @property
+    def alone(self) -> bool:
+        """Whether nothing but one worker was asked for."""
+        return all(each.cluster.workers == 1 for each in self.predictions)
+
+    @property
+    def unchecked(self) -> str:
+        """Why the model was not held against the measured step; "" if it was."""
+        features = self.features
+        if self.now is not None:
+            return ""
+        if features.workers == 1:
+            return "one worker sums nothing, so its step tells nothing of sums"
+        together = features.architecture in LOCAL and features.workers > 1
+        if together and not self.predictions[0].rates.keys() & {"pcie", "nvlink"}:
+            return "the job's workers are on one host, and how they sum there is not known (--set pcie or nvlink)"
+        if not together and features.link_bps is None:
+            return "the link it was measured on is not known (`switchsum profile --link`)"
+        return f"{self.usual}, by which the job sums, is not calibrated"
+
+    @property
+    def doubt(self) -> str:
+        """What to know before any verdict; "" for nothing."""
+        if self.off is None or abs(self.off) <= FAR_OFF:
+            return ""
+        return (
+            f"The model misses the present: it says {seconds(self.base.step.value)} a step, measured were "
+            f"{seconds(self.features.mean_step_s)} ({100 * self.off:+.0f} %). Other predictions will be no better."
+        )
 
     @property
     def off(self) -> float | None:
@@ -62,6 +106,8 @@ class Study:
                 {**each.as_json(), "speedup": prediction.speedup(self.base, each).as_json()} for each in self.predictions
             ],
             "verdicts": [each.as_json() for each in self.verdicts],
+            "unjudged": self.unjudged,
+            "doubt": self.doubt,
             "assumptions": list(self.assumptions),
         }
 
@@ -87,8 +133,10 @@ def study(
             "cannot follow from amounts: leave gpu and memory out of --set"
         )
     usual = prediction.architecture_of(features)
-    now = _now(features, clusters[0], settings[0], ground)
-    if now is None and usual not in architectures and _can(features, usual, clusters[0], settings[0], ground):
+    slowest = min(settings, key=lambda rates: tuple(rates.values()))
+    now = _now(features, clusters[0], slowest, ground)
+    unjudged = _unjudged(features, clusters[0], slowest, ground)
+    if now is None and usual not in architectures and not unjudged:
         architectures = [usual, *architectures]
     found = [
         prediction.predict(features, architecture, cluster, rates, ground)
@@ -96,38 +144,51 @@ def study(
         for cluster in clusters
         for architecture in architectures
     ]
+    off = 0.0 if now is None else now.step.value / features.mean_step_s - 1
     judged = []
-    for start in range(0, len(found), len(architectures)):
+    for start in range(0, 0 if unjudged else len(found), len(architectures)):
         beside = found[start : start + len(architectures)]
         against = _against(features, usual, beside, ground)
-        judged += [
-            verdicts.judge(features, against, each, ground) for each in beside if each.architecture != against.architecture
-        ]
-    return Study(features, ground, now, tuple(found), tuple(judged), (*_assumptions(features, found, ground), *notes))
+        judged += [_judge(features, against, each, ground, off) for each in beside if each.architecture != usual]
+    return Study(features, ground, now, tuple(found), tuple(judged), unjudged, (*_assumptions(features, found, ground), *notes))
 
 
-def _can(features: Features, architecture: str, cluster: Cluster, rates: dict[str, float], ground: Ground) -> bool:
-    """Whether it is calibrated."""
+def _unjudged(features: Features, cluster: Cluster, rates: dict[str, float], ground: Ground) -> str:
+    usual = prediction.architecture_of(features)
     try:
-        prediction.predict(features, architecture, cluster, rates, ground)
-    except BadCalibration:
-        return False
-    return True
+        prediction.predict(features, usual, cluster, rates, ground)
+    except BadCalibration as error:
+        learnt = ground.calibration.notes if ground.calibration else ()
+        names = TRANSPORTS[costs.summed_by(usual, features.wire_dtype)]
+        because = [note for note in learnt if any(re.search(rf"\b{name}\b", note) for name in names)]
+        said = str(error).removeprefix(f"{usual} is not calibrated: ")
+        by = f"the {usual} that the job uses now" if features.workers > 1 else f"the {usual} by which such a job sums"
+        return f"no verdict: {by} is not calibrated, because {'; '.join(because) or said}"
+    return ""
 
 
 def _against(features: Features, usual: str, beside: Sequence[Prediction], ground: Ground) -> Prediction:
-    """What the job's own architecture would do in the same setting, or else the first of those that were asked for."""
+    """What the job's own architecture would do in the same setting."""
     for each in beside:
         if each.architecture == usual:
             return each
-    try:
-        return prediction.predict(features, usual, beside[0].cluster, beside[0].rates, ground)
-    except BadCalibration:
-        return beside[0]
+    return prediction.predict(features, usual, beside[0].cluster, beside[0].rates, ground)
+
+
+def _judge(features: Features, against: Prediction, test: Prediction, ground: Ground, off: float) -> Verdict:
+    bits = verdicts.spared_bits(features, against.architecture, test.architecture)
+    if bits is not None:
+        narrow = verdicts.narrowed(features, bits)
+        against = prediction.predict(narrow, against.architecture, against.cluster, against.rates, ground)
+    found = verdicts.judge(features, against, test, ground, bits)
+    if found.verdict == verdicts.GAIN and abs(off) > TOO_FAR_OFF:
+        why = f"the model misses the measured step by {100 * off:+.0f} %, so it is not to be trusted here"
+        return replace(found, verdict=verdicts.UNDECIDED, cause="model", why=why)
+    return found
 
 
 def _now(features: Features, cluster: Cluster, rates: dict[str, float], ground: Ground) -> Prediction | None:
-    """Computing on the first setting's gpu, so that only links and workers differ."""
+    """Computing on the slowest setting's gpu, so that only links and workers differ."""
     together = features.architecture in LOCAL and features.workers > 1
     if together:
         if not rates.keys() & {"nvlink", "pcie"}:

@@ -20,6 +20,7 @@ def render(study: Study, advice: Sequence[Advice], picture: Picture) -> str:
         f"<p>{markup.bad(made_up)}</p>" if study.features.synthetic else "",
         *(f"<p>{markup.text(line)}</p>" for line in whatif_table.head(study)),
         "<h2>Verdicts</h2>" if study.verdicts else "",
+        *(f"<p>{markup.text(each)}</p>" for each in whatif_table.before_verdicts(study) if study.verdicts),
         markup.bullets(map(_coloured, whatif_table.grouped(study.verdicts))) if study.verdicts else "",
         *(
             f"<h2>{number}. {markup.text(each.heading)}</h2>{markup.bullets(map(markup.text, each.sentences))}"

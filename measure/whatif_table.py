@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 
@@ -10,25 +11,34 @@ from switchsum.measure.advice import Advice
 from switchsum.measure.numerals import seconds
 from switchsum.measure.prediction import Interval, Prediction
 from switchsum.measure.rows import Figure
-from switchsum.measure.verdicts import Verdict
+from switchsum.measure.verdicts import Verdict, known
 from switchsum.measure.whatif import Study
 
 _WIDTH = 118
 COLUMNS_NOTE = (
     "Milliseconds of a step. sums: T_weights, one sum after the other; ideal: all overlaps; replay: the schedule of buckets; "
-    "sum: nothing overlaps (PAI's model); step: the replay, or else the sum, with its 95 % interval. limit: what the sums wait "
-    "for most."
+    "sum: nothing overlaps (PAI's model); step: the replay, or else the sum, with its 95 % interval. sums wait for: what makes "
+    "the sums as long as they are, also where the step does not wait for the sums."
 )
 
 
 def lines(study: Study, advice: Sequence[Advice]) -> list[str]:
     told = [*(f"# {line}" for line in head(study)), "", *_table(study), "", *_wrapped(COLUMNS_NOTE), ""]
     if study.verdicts:
-        told += ["Verdicts:", *(line for each in grouped(study.verdicts) for line in _wrapped(each, "  "))]
+        sentences = [*before_verdicts(study), *grouped(study.verdicts)]
+        told += ["Verdicts:", *(line for each in sentences for line in _wrapped(each, "  "))]
     for each in advice:
         told += ["", f"{each.heading}:", *(line for sentence in each.sentences for line in _wrapped(sentence, "  "))]
     told += ["", "Assumptions:", *(line for each in study.assumptions for line in _wrapped(each, "  - "))]
     return told
+
+
+def before_verdicts(study: Study) -> list[str]:
+    """What they compare, and how far they can be trusted."""
+    told = [f"Each beside {study.usual}, by which the job sums, with the same links and workers."]
+    if study.ground.calibration is None:
+        told.append("All on paper: nothing of the link was measured.")
+    return [*told, study.doubt] if study.doubt else told
 
 
 def grouped(found: Sequence[Verdict]) -> list[str]:
@@ -40,17 +50,19 @@ def grouped(found: Sequence[Verdict]) -> list[str]:
 
 
 def _sentence(alike: Sequence[Verdict]) -> str:
-    """The figures of the last one stand for all, for it is the farthest on the way that was swept."""
+    """Fewest workers and slowest links first. The reason of the last stands for all: it is the farthest on that way."""
+    alike = sorted(alike, key=lambda each: (each.test.cluster.workers, tuple(each.test.rates.values())))
     first, last = alike[0], alike[-1]
-    where = f"{_workers(last.test)}, {_rates(last.test)}"
+    where, ratio = _where(last.test), _ratio(last.ratio)
     if len(alike) > 1:
-        where = f"from {_workers(first.test)}, {_rates(first.test)} to {where} ({len(alike)} settings)"
-    ratios = f"{_ratio(last.ratio)} times as fast"
-    if len(alike) > 1:
+        where = f"from {_where(first.test)} to {where} ({len(alike)} settings)"
         values = [each.ratio.value for each in alike]
-        ratios = f"{min(values):.3f} to {max(values):.3f} times as fast"
-    why = f"; {'in the last, ' if len(alike) > 1 else ''}{last.why}" if last.why else ""
-    return f"{last.verdict.upper()}: {last.test.architecture} against {last.base.architecture}, {where}: {ratios}{why}."
+        low, high = f"{min(values):.3f}", f"{max(values):.3f}"
+        ratio = low if low == high else f"{low} to {high}"
+    why = f"; {last.why}" if last.why else ""
+    if len({each.why for each in alike}) > 1:
+        why = f"; with {_where(last.test)}: {last.why}"
+    return f"{last.verdict.upper()}: {last.test.architecture} against {last.against}, {where}: {ratio} times as fast{why}."
 
 
 def head(study: Study) -> list[str]:
@@ -63,24 +75,39 @@ def head(study: Study) -> list[str]:
     told = [
         f"{features.name}: {features.architecture}, {features.workers} worker{'s' if features.workers > 1 else ''}, "
         f"{features.backend or 'no backend'} over {link}{synthetic}",
-        f"gradients {prediction.summed_bytes(features) / 1e6:,.4g} MB of {features.wire_dtype} in "
-        f"{len(features.buckets) or 'unknown'} buckets; measured step {step}, {100 * features.exposed_share:.1f} % exposed "
-        "communication",
+        f"gradients on the wire: {prediction.summed_bytes(features) / 1e6:,.4g} MB of {features.wire_dtype} in "
+        f"{len(features.buckets) or 'unknown'} buckets; measured step{_whose(study)} {step}, "
+        f"{100 * features.exposed_share:.1f} % exposed communication",
     ]
     if study.now is not None and study.off is not None:
         now = study.now
         share = 100 * now.weights.value / now.sum_s
         told.append(
             f"the model says of it: {seconds(now.step.value)} ({100 * study.off:+.1f} %), sums {share:.1f} % of a step "
-            "without overlap; speed-ups are relative to this"
+            "without overlap; the table's speed-ups are relative to this"
         )
     else:
-        base = study.base
         told.append(
-            f"the model was not held against it; speed-ups are relative to {base.architecture}, {_workers(base)}, "
-            f"{_rates(base)}"
+            f"{study.unchecked}, so the model could not be checked against it; the table's speed-ups are relative to "
+            f"{study.base.architecture}, {_where(study.base)}"
         )
+    if study.alone:
+        told.append("one worker sums with nobody: add --workers N to ask what N of them would do")
+    elif study.unjudged:
+        told.append(study.unjudged)
     return told
+
+
+def _whose(study: Study) -> str:
+    """Which rank's step, as far as the features say."""
+    ranks, rank = study.features.source.get("ranks"), study.features.source.get("rank")
+    if isinstance(ranks, list) and len(ranks) == 1 and isinstance(ranks[0], dict):
+        rank = ranks[0].get("rank")
+    if isinstance(ranks, list) and len(ranks) > 1:
+        return " (the slowest rank's, its waiting for others taken off)"
+    if study.features.workers == 1 or study.features.synthetic:
+        return ""
+    return f" (rank {rank}'s alone)" if isinstance(rank, int) else " (one rank's alone)"
 
 
 def cells(study: Study) -> tuple[list[str], list[list[str]]]:
@@ -88,7 +115,7 @@ def cells(study: Study) -> tuple[list[str], list[list[str]]]:
     swept = list(study.predictions[0].rates)
     replayed = study.predictions[0].replay_s is not None
     titles = ["arch", "workers", *swept, "input", "compute", "rest", "sums", "ideal", *(["replay"] if replayed else []), "sum",
-              "step", "speed-up", "limit"]  # fmt: skip
+              "step", "speed-up", "sums wait for"]  # fmt: skip
     rows = [[
         each.architecture, str(each.cluster.workers), *(media.told(name, each.rates[name]) for name in swept),
         _ms(each.input_s), _ms(each.compute_s), _ms(each.rest_s), _ms(each.weights.value), _ms(each.ideal_s),
@@ -109,13 +136,15 @@ def _ms(value: float) -> str:
 
 
 def _around(found: Interval) -> str:
-    if found.low == found.high:
-        return f"{_ms(found.value)} (not known)"
+    if math.isclose(found.low, found.high, rel_tol=1e-9):
+        return f"{_ms(found.value)} (interval not known)"
     return f"{_ms(found.value)} ({_ms(max(0.0, found.low))} to {_ms(found.high)})"
 
 
 def _ratio(found: Interval) -> str:
     value, low, high = (f"{each:.3f}" for each in (found.value, found.low, found.high))
+    if not known(found):
+        return f"{value} (interval not known)"
     return value if low == high else f"{value} ({low} to {high})"
 
 
@@ -126,6 +155,10 @@ def _workers(found: Prediction) -> str:
 
 def _rates(found: Prediction) -> str:
     return ", ".join(f"{name} {media.told(name, rate)}" for name, rate in found.rates.items())
+
+
+def _where(found: Prediction) -> str:
+    return f"{_workers(found)}, {_rates(found)}"
 
 
 def _wrapped(sentence: str, indent: str = "") -> list[str]:

@@ -93,6 +93,8 @@ def whatif(
         if path is not None:
             require(f"whatif {option}", {"matplotlib": "demo"})
     require_folders(json_file, plot, page)
+    if plot is not None and plot.suffix != ".png":
+        raise CommandFailed(f"--plot {plot}: the picture is a PNG; let its name end in .png", EXIT_MISUSED)
     from switchsum.measure import advice, media, whatif_table
     from switchsum.measure import whatif as studies
     from switchsum.measure.calibration import BadCalibration
@@ -104,7 +106,7 @@ def whatif(
 
     try:
         features = of_job(job)
-        rates = media.parse(set_rates or [])
+        rates = media.parse(_one_medium_each(set_rates or []))
         if "ethernet" not in rates:
             if features.link_bps is None:
                 raise BadSetting(
@@ -137,6 +139,20 @@ def whatif(
                 page.write_text(whatif_page.render(study, advised, picture), encoding="utf-8")
     except OSError as error:
         raise CommandFailed(f"{error.filename} cannot be written: {error.strerror}") from error
+    written = [printable(str(path)) for path in (json_file, plot, page) if path is not None]
+    if written:
+        typer.echo(f"\nwritten: {', '.join(written)}")
+
+
+def _one_medium_each(texts: list[str]) -> list[str]:
+    """Raises CommandFailed."""
+    for text in texts:
+        if text.count("=") > 1:
+            raise CommandFailed(
+                printable(f"--set {text}: write one --set for each medium, such as --set ethernet=10Gbps --set nvlink=50GB/s"),
+                EXIT_MISUSED,
+            )
+    return texts
 
 
 def _architectures(text: str | None, ground: Ground) -> list[str]:
@@ -213,8 +229,8 @@ def _ground(calibration: Path | None, efficiency: float | None, slots: int, rtt:
 
     if calibration is None and efficiency is None:
         raise CommandFailed(
-            "how much of a link's nominal rate is reached must be known: measure it (`switchsum bench allreduce --json FILE`, "
-            "then --calibration FILE), or guess it, such as --efficiency 0.7",
+            "how much of a link's nominal rate is reached must be known: measure it (`switchsum bench allreduce --rack RACK "
+            "--json FILE`, then --calibration FILE), or guess it, such as --efficiency 0.7",
             EXIT_MISUSED,
         )
     require_share(efficiency)

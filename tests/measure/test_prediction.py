@@ -213,6 +213,21 @@ def test_no_gain_has_its_reason(job: Features, arguments: dict[str, Any], cause:
     assert found.why.startswith(why)
 
 
+def test_a_loss_has_its_own_reason() -> None:
+    """Of 16-bit numbers among others, and of sums that are slow although fewer bytes pass."""
+    dtypes = ("float32", "float32", "float16", "float16")
+    sizes = (26_000_000, 26_000_000, 25_000_000, 25_000_000)
+    mixed = tuple(Bucket(size, dtype, 0.05 * number) for number, (size, dtype) in enumerate(zip(sizes, dtypes, strict=True), 1))
+    found = judged(features(buckets=mixed, gradient_bytes=sum(sizes)))
+    assert found.cause == "bytes"
+    assert found.why.endswith("each number of float16 takes 2 times its bytes in these lanes")
+    learnt = calibration()
+    slow = replace(learnt.fits["switchsum"], efficiency=Figure.of([0.3] * 5))
+    found = judged(features(), ground=Ground(replace(learnt, fits={**learnt.fits, "switchsum": slow}), rtt_s=1e-6))
+    assert (found.verdict, found.cause) == ("loss", "slower sums")
+    assert found.why == "its sums take 2.67 s, ring's 1.71 s, by latency and efficiency as calibrated: it moves fewer bytes"
+
+
 def test_what_the_interval_does_not_show_is_undecided() -> None:
     found = judged(features(), 10.0, Ground(calibration(spread=0.4), rtt_s=1e-6))
     assert (found.verdict, found.why) == ("undecided", "the interval reaches from no gain to one: measure more runs and steps")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from dataclasses import replace
@@ -12,10 +13,11 @@ from typing import Any
 import pytest
 
 from switchsum import cli
-from switchsum.measure import advice, whatif, whatif_pictures, whatif_table
+from switchsum.measure import advice, verdicts, whatif, whatif_pictures, whatif_table
 from switchsum.measure.costs import Cluster
 from switchsum.measure.features import Bucket, Features
 from switchsum.measure.prediction import CannotPredict, Ground
+from switchsum.measure.rows import Figure
 from switchsum.measure.whatif import Study
 from switchsum.whatif_command import counts
 from tests.measure.made_features import features
@@ -24,6 +26,8 @@ from tests.measure.test_calibration import calibration, made
 from tests.measure.test_report import PNG, check
 
 ORDER = ["Measure", "Change the software", "Try small", "Buy"]
+# Integers, which no communication hook makes smaller.
+WHOLE = tuple(Bucket(25_000_000, "int32", ready) for ready in (0.05, 0.10, 0.15, 0.20))
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
@@ -39,6 +43,12 @@ def study(job: Features, *gbps: float, ground: Ground | None = None, architectur
     return whatif.study(job, architectures, [Cluster(job.workers)], rates, ground or Ground(efficiency=0.7))
 
 
+def at_1_gbps(**changes: Any) -> Features:
+    """As the model has it by a ring at 70 %: four sums of 429 ms, the first ready after 50 ms of 200."""
+    steps = (1.883, 1.884, 1.884, 1.884, 1.885)
+    return features(**{"link_bps": 1e9, "step_s": steps, "exposed_s": (1.564,) * 5, **changes})
+
+
 def advised(found: Study) -> dict[str, str]:
     listed = advice.advise(found)
     assert [each.heading for each in listed] == ORDER
@@ -46,7 +56,7 @@ def advised(found: Study) -> dict[str, str]:
 
 
 def test_a_job_that_gains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    features(link_bps=1e9, exposed_s=(0.0,) * 5).save(tmp_path / "job.json")
+    at_1_gbps().save(tmp_path / "job.json")
     made().save(tmp_path / "sums.json")
     arguments = ["--set", "ethernet=1Gbps,10Gbps", "--workers", "4,8", "--calibration", tmp_path / "sums.json", "--rtt", 50]
     arguments += ["--json", tmp_path / "out.json", "--plot", tmp_path / "out.png"]
@@ -56,6 +66,7 @@ def test_a_job_that_gains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     table = [line.split() for line in told.splitlines() if re.match(r" *(ps|ring|switch) ", line)]
     assert [row[0] for row in table] == ["ps", "ring", "switch"] * 4
     assert "GAIN: switch against ring" in told
+    assert told.endswith(f"written: {tmp_path}/out.json, {tmp_path}/out.png, {tmp_path}/out.html\n")
     assert (tmp_path / "out.png").read_bytes().startswith(PNG)
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["schema"] == "switchsum-whatif/1"
@@ -104,13 +115,14 @@ def test_too_much_at_once() -> None:
 
 
 def test_advice_for_a_gain_and_for_none() -> None:
-    gains = advised(study(features(link_bps=1e9), 1.0))
+    gains = advised(study(at_1_gbps(buckets=WHOLE), 1.0))
     assert "switchsum rack run FILE" in gains["Try small"]
-    assert re.search(r"A switch that adds \(switch, 4 workers, 1 Gbit/s\): 1\.\d\d.* times as fast as ring", gains["Buy"])
+    assert re.match(r"A switch that adds \(switch\), beside ring on the same links: 1\.4\d .*at 1 Gbit/s", gains["Buy"])
+    assert gains["Buy"].endswith("Buy only if such a gain is worth it, and after the small trial has shown it.")
     none = advised(study(features(gradient_bytes=1000, buckets=(), link_bps=10e9), 10.0))
-    assert none["Try small"].startswith("Nothing to try with a switch, for the link is not the bottleneck: sums take ")
+    assert none["Try small"].startswith("Nothing to try with a switch: no gain at 10 Gbit/s, for the link is not")
     assert none["Buy"].startswith(
-        "Do not buy a switch for this job: with 4 workers at 10 Gbit/s there is no gain, for the link"
+        "Do not buy a switch for this job: no gain at 10 Gbit/s, for the link is not the bottleneck: sums "
     )
     undecided = advised(study(features(), 10.0, ground=Ground(calibration(spread=0.4), rtt_s=1e-6)))
     assert undecided["Buy"].startswith("Do not buy yet: ")
@@ -120,11 +132,11 @@ def test_advice_begins_with_what_was_not_measured() -> None:
     said = advised(study(features(synthetic=True, step_s=(0.4,), compute_s=(0.3,), input_s=(0.01,), exposed_s=(0.08,)), 10.0))
     for part in ("These features are made up.", "Profile more steps: 1 tell little", "Calibrate: "):
         assert part in said["Measure"]
-    assert "Find out first why the model misses the present: it says " in advised(study(features(link_bps=1e9), 10))["Measure"]
-    assert "the link on which the job was measured is not known" in advised(study(features(link_bps=None), 10))["Measure"]
+    assert "The model misses the present: it says " in advised(study(features(link_bps=1e9), 10))["Measure"]
+    assert "the link it was measured on is not known" in advised(study(features(link_bps=None), 10))["Measure"]
     single = features(architecture="1w1g", workers=1, link_bps=None)
     found = whatif.study(single, ["ring"], [Cluster(4)], [{"ethernet": 1e9}], Ground(efficiency=0.7))
-    assert "the link on which the job was measured is not known" in advised(found)["Measure"]
+    assert "one worker sums nothing, so its step tells nothing of sums" in advised(found)["Measure"]
 
 
 def test_advice_on_software() -> None:
@@ -243,7 +255,7 @@ def test_without_a_link_a_job_is_compared_with_its_own_architecture(
     said = [*whatif_table.head(found), *advised(found).values()]
     assert f"relative to {usual}, 4 workers, ethernet 1 Gbit/s" in said[2]
     assert not re.search(r"\bnow\b|present", " ".join(said))
-    assert f"100 Gbit/s links alone, with {usual}: " in said[-1]
+    assert f"Faster links alone, with {usual} and beside 1 Gbit/s: " in said[-1]
 
 
 def test_without_a_link_and_its_calibration_the_first_line_is_the_measure() -> None:
@@ -273,7 +285,7 @@ def test_pictures_of_any_number_of_workers(workers: int) -> None:
 
 
 def test_a_faster_link_is_weighed_against_a_switch() -> None:
-    assert "100 Gbit/s links alone, with ring: " in advised(study(features(link_bps=1e9), 1.0, 100.0))["Buy"]
+    assert "Faster links alone, with ring and beside 1 Gbit/s: " in advised(study(features(link_bps=1e9), 1.0, 100.0))["Buy"]
 
 
 def test_scale_on_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -284,6 +296,142 @@ def test_scale_on_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert [count for count in (64, 128, 4096) if f" {count} " in told] == [64, 128, 4096]
     assert "oversubscription" in told
     assert "need a tree of switches, each adding up to 32 streams: on paper only" in " ".join(told.split())
+
+
+def test_buying_is_judged_after_the_change_of_software_that_is_advised() -> None:
+    """Through 32-bit lanes 16-bit numbers go no faster, so the hook leaves the switch behind the ring."""
+    said = advised(study(at_1_gbps(), 1.0))
+    assert "(an fp16 communication hook): half the float32 bytes, makes a step 1.83 times" in said["Change the software"]
+    assert re.search(r"switch\), beside ring on the same links: 1\.4\d ", said["Buy"])
+    assert re.search(r"After the change of software \(16 bits on the wire\) it adds nothing: 0\.78 .*of float16", said["Buy"])
+    assert said["Buy"].endswith("Change the software first, and do not buy a switch for this job.")
+    assert said["Try small"] == "Nothing to try with a switch: after the change of software above it adds nothing."
+
+
+def test_narrow_lanes_are_compared_with_as_few_bits_without_them() -> None:
+    found = study(at_1_gbps(), 1.0, architectures=("ring", "switch", "switch16", "switch8"))
+    assert [(each.against, each.bits) for each in found.verdicts] == [
+        ("ring", None),
+        ("ring with 16-bit numbers", 16),
+        ("ring with 8-bit numbers", 8),
+    ]
+    assert all(1.2 < each.ratio.value < 1.5 for each in found.verdicts)
+    assert "fewer bits cost accuracy (docs/numerics.md)" in advised(found)["Buy"]
+    half = tuple(replace(each, dtype="float16") for each in WHOLE)
+    halves = study(at_1_gbps(buckets=half), 1.0, architectures=("ring", "switch16", "switch8"))
+    assert [each.bits for each in halves.verdicts] == [None, 8]
+
+
+def test_a_job_on_the_switch_buys_none() -> None:
+    said = advised(study(features(backend="switchsum", link_bps=None), 1.0, architectures=("ring", "switch", "switch16")))
+    assert "The job sums by the switch already." in said["Buy"]
+
+
+@pytest.mark.parametrize("link_bps", [None, 1e9, 100e9])
+def test_advice_covers_all_settings_in_any_order(link_bps: float | None) -> None:
+    job = at_1_gbps(buckets=WHOLE, link_bps=link_bps)
+    if link_bps == 100e9:
+        job = replace(job, step_s=(0.324,) * 5, exposed_s=(0.004,) * 5)
+    rates = [{"ethernet": each} for each in (0.125e9, 12.5e9)]
+    clusters = [Cluster(4), Cluster(8)]
+    found = [
+        advised(whatif.study(job, ["ring", "switch"], places, swept, Ground(efficiency=0.7)))
+        for places in (clusters, clusters[::-1])
+        for swept in (rates, rates[::-1])
+    ]
+    assert all(each == found[0] for each in found)
+    said = found[0]["Buy"]
+    assert re.search(r"1\.\d\d .*times as fast at 1 Gbit/s with 4 workers, .* at 1 Gbit/s with 8 workers; no gain at 100", said)
+    assert "no gain at 100 Gbit/s with 4 workers, 100 Gbit/s with 8 workers, for communication is already hidden" in said
+
+
+def without_gloo() -> Ground:
+    learnt = calibration()
+    return Ground(replace(learnt, fits={name: fit for name, fit in learnt.fits.items() if name != "gloo"}))
+
+
+def test_without_the_jobs_own_calibration_there_is_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    features().save(tmp_path / "job.json")
+    listed = made().series
+    one_size = [each for each in listed if each.transport == "gloo"][:1]
+    results(*(each for each in listed if each.transport != "gloo"), *one_size).save(tmp_path / "sums.json")
+    assert run(monkeypatch, "job.json", "--calibration", "sums.json", "--arch", "ps,switch") == 0
+    told = capsys.readouterr().out
+    assert (
+        "\n# no verdict: the ring that the job uses now is not calibrated, because gloo: rows of one size do not tell latency "
+        "from rate; measure two at least" in told
+    )
+    assert "Verdicts:" not in told
+    assert "No switch was asked for" not in told
+    # Lanes are no advice to a job on Gloo.
+    said = advised(study(features(), 1.0, ground=without_gloo(), architectures=("switch",)))
+    assert said["Change the software"].startswith("What a change would gain is not known: ring, by which the job sums, ")
+    assert said["Buy"] == "No verdict: ring, by which the job sums, is not calibrated."
+
+
+def test_only_nccl_takes_a_bf16_hook() -> None:
+    said = advised(study(at_1_gbps(backend="nccl"), 1.0))["Change the software"]
+    assert "(a bf16 or fp16 communication hook)" in said
+
+
+def test_a_model_that_misses_the_present_claims_no_gain() -> None:
+    found = study(features(link_bps=1e9), 1.0)
+    assert [(each.verdict, each.cause) for each in found.verdicts] == [(verdicts.UNDECIDED, "model")]
+    assert "the model misses the measured step by +371 %" in found.verdicts[0].why
+    told = whatif_table.before_verdicts(found)
+    assert told[0] == "Each beside ring, by which the job sums, with the same links and workers."
+    assert told[1] == "All on paper: nothing of the link was measured."
+    assert told[2].startswith("The model misses the present: it says 1.88 s a step, measured were 400 ms (+371 %).")
+    assert len(whatif_table.before_verdicts(study(at_1_gbps(), 1.0, ground=Ground(calibration())))) == 1
+
+
+def test_what_is_not_known_of_an_interval_is_said() -> None:
+    names = ("step_s", "compute_s", "input_s", "exposed_s")
+    once = replace(at_1_gbps(), **{name: getattr(at_1_gbps(), name)[:1] for name in names})
+    learnt = calibration()
+    fits = {
+        name: replace(fit, latency_s=Figure.of([0.0]), efficiency=Figure.of([0.7]), missed=math.nan)
+        for name, fit in learnt.fits.items()
+    }
+    found = study(once, 1.0, ground=Ground(replace(learnt, fits=fits), rtt_s=1e-6))
+    _, rows = whatif_table.cells(found)
+    assert [row[-3].endswith(" (interval not known)") for row in rows] == [True, True]
+    assert rows[0][-2] == "1.000"
+    assert rows[1][-2].endswith(" (interval not known)")
+    assert "one run and two sizes, so nobody knows how right it is" in advised(found)["Measure"]
+
+
+def test_the_head_says_whose_step_and_why_the_model_was_not_checked() -> None:
+    alone = whatif_table.head(study(features(link_bps=None), 1.0))
+    assert "measured step (one rank's alone) 400.0" in alone[1]
+    assert alone[2].startswith(
+        "the link it was measured on is not known (`switchsum profile --link`), so the model could not be checked against it; "
+    )
+    all_ranks = features(source={"ranks": [{"rank": rank} for rank in range(4)]})
+    assert "measured step (the slowest rank's, its waiting for others taken off)" in whatif_table.head(study(all_ranks, 1.0))[1]
+
+
+def test_one_worker_is_told_to_ask_for_more() -> None:
+    single = features(architecture="1w1g", workers=1, gradient_bytes=0, buckets=(), link_bps=None)
+    found = study(single, 1.0)
+    assert whatif_table.head(found)[-1] == "one worker sums with nobody: add --workers N to ask what N of them would do"
+    said = advised(found)
+    assert said["Measure"] == "The job has one worker, which sums with nobody: add --workers N to ask what N of them would do."
+    assert said["Buy"] == "One worker sums with nobody."
+
+
+def test_verdicts_that_are_alike_are_one_sentence() -> None:
+    local = whatif.study(
+        one_host(), ["ring", "switch"], [Cluster(8, per_host=8)], [{"ethernet": e, "pcie": 1e10} for e in (1e9, 1e8)],
+        Ground(efficiency=0.7),
+    )  # fmt: skip
+    assert whatif_table.grouped(local.verdicts) == [
+        "NO GAIN: switch against ring, from 8 workers, ethernet 800 Mbit/s, pcie 10 GB/s to 8 workers, ethernet 8 Gbit/s, pcie "
+        "10 GB/s (2 settings): 1.000 times as fast; all workers are on one host, and no sum passes the network."
+    ]
 
 
 def test_numbers_of_workers() -> None:
@@ -323,6 +471,11 @@ def test_numbers_of_workers() -> None:
             "computing from amounts needs the rates of gpu, memory, pcie; memory, ",
         ),
         (["--efficiency", "0.7", "--json", "no/where.json"], "no/where.json cannot be written: there is no folder"),
+        (["--efficiency", "0.7", "--plot", "x.pdf"], "--plot x.pdf: the picture is a PNG; let its name end in .png"),
+        (
+            ["--efficiency", "0.7", "--set", "ethernet=10Gbps,nvlink=50GB/s"],
+            "--set ethernet=10Gbps,nvlink=50GB/s: write one --set for each medium, such as ",
+        ),
         (["--calibration", "nowhere"], "nowhere does not exist; write results with --json"),
     ],
 )
