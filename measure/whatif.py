@@ -67,7 +67,7 @@ class Study:
         if self.now is not None:
             return ""
         if features.workers == 1:
-            return "one worker sums nothing, so its step tells nothing of sums"
+            return "the job has one worker, whose step tells nothing of sums"
         together = features.architecture in LOCAL and features.workers > 1
         if together and not self.predictions[0].rates.keys() & {"pcie", "nvlink"}:
             return "the job's workers are on one host, and how they sum there is not known (--set pcie or nvlink)"

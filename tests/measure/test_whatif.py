@@ -136,7 +136,7 @@ def test_advice_begins_with_what_was_not_measured() -> None:
     assert "the link it was measured on is not known" in advised(study(features(link_bps=None), 10))["Measure"]
     single = features(architecture="1w1g", workers=1, link_bps=None)
     found = whatif.study(single, ["ring"], [Cluster(4)], [{"ethernet": 1e9}], Ground(efficiency=0.7))
-    assert "one worker sums nothing, so its step tells nothing of sums" in advised(found)["Measure"]
+    assert "the job has one worker, whose step tells nothing of sums" in advised(found)["Measure"]
 
 
 def test_advice_on_software() -> None:
