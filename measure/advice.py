@@ -98,9 +98,11 @@ def _offers(study: Study, changes: Sequence[_Change]) -> list[_Offer]:
             continue
         narrow = narrowed(changed, found.bits) if found.bits else changed
         own = prediction.predict(narrow, base.architecture, base.cluster, base.rates, study.ground)
-        others = prediction.predict(changed, test.architecture, test.cluster, test.rates, study.ground)
-        why = verdicts.judge(changed, own, others, study.ground, found.bits).why
-        fastest = [min(both, key=lambda each: each.step.value) for both in ((base, own), (test, others))]
+        # Numbers of 16 bits fill a lane of 32 to the half, so such a job would be given narrow lanes.
+        lanes = [test.architecture, *(["switch16"] if costs.wire_bytes(test.architecture, changed.wire_dtype) > 1 else [])]
+        others = [prediction.predict(changed, name, test.cluster, test.rates, study.ground) for name in lanes]
+        why = verdicts.judge(changed, own, others[0], study.ground, found.bits).why
+        fastest = [min(several, key=lambda each: each.step.value) for several in ((base, own), (test, *others))]
         listed.append(_Offer(found, speedup(*fastest), why))
     return listed
 
@@ -324,7 +326,9 @@ def _switch(study: Study, changes: Sequence[_Change], offers: Sequence[_Offer]) 
     adds = [(each.found.test, ratio) for each, ratio in after if gains(ratio)]
     lost = [(each, ratio) for each, ratio in after if not gains(ratio)]
     if adds:
-        yield f"{_after(changes)} it adds: {_listed(study, adds)}."
+        changed = _changed(study.features, changes)
+        lanes = "in 16-bit lanes (SWITCHSUM_LANES=16) " if costs.wire_bytes(name, changed.wire_dtype) > 1 else ""
+        yield f"{_after(changes)} it adds {lanes}beside that: {_listed(study, adds)}."
     if lost:
         why = f", for {lost[0][0].why}" if lost[0][0].why else ""
         yield f"{_after(changes)} it adds nothing: {_listed(study, [(each.found.test, ratio) for each, ratio in lost])}{why}."

@@ -31,8 +31,8 @@ TRANSPORTS = {
     "ring": ("nccl", "gloo"),
     "hierarchical": ("nccl", "gloo"),
     "switch": ("switchsum",),
-    "switch16": ("switchsum16",),
-    "switch8": ("switchsum8",),
+    "switch16": ("switchsum16", "switchsum"),
+    "switch8": ("switchsum8", "switchsum"),
 }
 _OF_TRANSPORT = {name: architecture for architecture, names in reversed(TRANSPORTS.items()) for name in names}
 

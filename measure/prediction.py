@@ -186,9 +186,10 @@ def alone(features: Features, rates: Mapping[str, float], efficiency: float | No
     needed = ["gpu", "memory", *(["pcie"] if features.input_bytes else [])]
     missing = [name for name in needed if name not in rates]
     if missing:
+        are, it = ("are", "them") if len(missing) > 1 else ("is", "it")
         raise CannotPredict(
-            f"computing from amounts needs the rates of {', '.join(needed)}; {', '.join(missing)} is missing: set it, or none "
-            "of gpu and memory, then computing stays as measured"
+            f"computing from amounts needs the rates of {', '.join(needed)}; {', '.join(missing)} {are} missing: set {it}, or "
+            "none of gpu and memory, then computing stays as measured"
         )
     derated = {name: rates[name] * (efficiency or 1.0) for name in needed}
     compute_s = features.flops / derated["gpu"] + features.memory_bytes / derated["memory"]

@@ -46,7 +46,7 @@ def test_computing_from_amounts() -> None:
     rates = {"gpu": 10e12, "memory": 1e12, "pcie": 10e9}
     found = predicted(features(flops=7e12, memory_bytes=0.7e12, input_bytes=7e9, buckets=()), "ring", **rates)
     assert (found.compute_s, found.input_s, found.rest_s) == pytest.approx((2.0, 1.0, 0.0))
-    with pytest.raises(CannotPredict, match="needs the rates of gpu, memory, pcie; memory, pcie is missing: set it"):
+    with pytest.raises(CannotPredict, match="needs the rates of gpu, memory, pcie; memory, pcie are missing: set them"):
         predicted(features(), "ring", gpu=1e12)
 
 
