@@ -10,7 +10,7 @@ from switchsum.measure import costs, media, prediction, verdicts
 from switchsum.measure.calibration import BadCalibration
 from switchsum.measure.features import Bucket, Features
 from switchsum.measure.prediction import Interval, Prediction, speedup
-from switchsum.measure.verdicts import GAIN, MATTERS, UNDECIDED, Verdict, gains, known, narrowed
+from switchsum.measure.verdicts import GAIN, MATTERS, UNDECIDED, Verdict, gains, narrowed
 from switchsum.measure.whatif import Study
 
 _FEW_STEPS = 5
@@ -366,10 +366,7 @@ def _faster_links(study: Study, changes: Sequence[_Change]) -> Iterator[str]:
 
 
 def _interval(ratio: Interval) -> str:
-    value, low, high = (f"{each:.2f}" for each in (ratio.value, ratio.low, ratio.high))
-    if not known(ratio):
-        return f"{value} (interval not known)"
-    return value if low == high else f"{value} ({low} to {high})"
+    return verdicts.told(ratio, 2)
 
 
 def _times(ratios: Sequence[float]) -> str:

@@ -138,11 +138,16 @@ class AllReduce(Experiment):
             busy_after, ticks_after = processor.machine_ticks()
             run.machine_busy_ticks += busy_after - busy
             run.machine_ticks += ticks_after - ticks
-            used = [Usage(**answer["usage"]) for answer in answers]
-            for before, after in zip(used_before, self._ask(servers, way, "usage"), strict=True):
-                used.append(processor.difference(Usage(**after["usage"]), Usage(**before["usage"])))
+            used = self._used(way, answers, used_before)
             run.usage = [_sum(*both) for both in zip(run.usage, used, strict=True)]
         return [answer["ns"] / 1e9 for answer in answers]
+
+    def _used(self, way: Way, answers: list[dict[str, Any]], served: list[dict[str, Any]]) -> list[Usage]:
+        """By process: the workers' as they answer, then what servers used since they told `served`."""
+        used = [Usage(**answer["usage"]) for answer in answers]
+        for before, after in zip(served, self._ask(self._servers(way), way, "usage"), strict=True):
+            used.append(processor.difference(Usage(**after["usage"]), Usage(**before["usage"])))
+        return used
 
     def _after(self, row: Series, way: Way) -> None:
         """A run that counts stages instead of being timed: counting takes time of its own."""

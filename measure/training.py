@@ -13,7 +13,7 @@ from switchsum.measure import formulas, processor
 from switchsum.measure.allreduce import AllReduce
 from switchsum.measure.experiment import Case, Way
 from switchsum.measure.payload import differing_elements
-from switchsum.measure.samples import Run, Series, Usage
+from switchsum.measure.samples import Run, Series
 
 # DDP makes its buckets anew after the first step, and an optimizer or a memory allocator needs a few to settle.
 _WARMUP_STEPS = 4
@@ -47,21 +47,15 @@ class Training(AllReduce):
 
     def _train(self, way: Way, steps: int, run: Run | None) -> list[list[float]]:
         """Seconds of each step: it has ended when it has on every rank, so the same for all. Ranks of a rack share a clock."""
-        crew, servers = self._crews[way.name], self._servers(way)
-        pids = crew.site.switch_pids if way.needs_switch else ()
-        served, switch_ns = self._ask(servers, way, "usage"), sum(map(processor.process_ns, pids))
+        pids = self._crews[way.name].site.switch_pids if way.needs_switch else ()
+        served, switch_ns = self._ask(self._servers(way), way, "usage"), sum(map(processor.process_ns, pids))
         answers = self._ask(self._workers, way, "train", steps=steps)
         if run is not None:
             if pids:
                 run.switch_cpu_s = (sum(map(processor.process_ns, pids)) - switch_ns) / 1e9
-            run.usage = [Usage(**answer["usage"]) for answer in answers]
-            for before, after in zip(served, self._ask(servers, way, "usage"), strict=True):
-                run.usage.append(processor.difference(Usage(**after["usage"]), Usage(**before["usage"])))
+            run.usage = self._used(way, answers, served)
         ended = [max(marks) for marks in zip(*(answer["marks_ns"] for answer in answers), strict=True)]
         return [[(end - begin) / 1e9 for begin, end in itertools.pairwise(ended)]] * len(answers)
-
-    def _after(self, row: Series, way: Way) -> None:
-        """Nothing: stages are counted in sums alone."""
 
 
 class Profiles(Training):

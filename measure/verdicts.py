@@ -99,6 +99,14 @@ def spared_bits(features: Features, usual: str, architecture: str) -> int | None
     return bits
 
 
+def told(ratio: Interval, digits: int) -> str:
+    """ "1.44 (1.40 to 1.48)", of so many digits behind the point."""
+    value, low, high = (f"{each:.{digits}f}" for each in (ratio.value, ratio.low, ratio.high))
+    if not known(ratio):
+        return f"{value} (interval not known)"
+    return value if low == high else f"{value} ({low} to {high})"
+
+
 def judge(features: Features, base: Prediction, test: Prediction, ground: Ground, bits: int | None = None) -> Verdict:
     """`bits`: base is of narrowed(features, bits), since fewer bits are no gain of what sums them.
 

@@ -6,12 +6,12 @@ import math
 import textwrap
 from collections.abc import Sequence
 
-from switchsum.measure import media, numerals, prediction
+from switchsum.measure import media, numerals, prediction, verdicts
 from switchsum.measure.advice import Advice
 from switchsum.measure.numerals import seconds
 from switchsum.measure.prediction import Interval, Prediction
 from switchsum.measure.rows import Figure
-from switchsum.measure.verdicts import Verdict, known
+from switchsum.measure.verdicts import Verdict
 from switchsum.measure.whatif import Study
 
 _WIDTH = 118
@@ -142,10 +142,7 @@ def _around(found: Interval) -> str:
 
 
 def _ratio(found: Interval) -> str:
-    value, low, high = (f"{each:.3f}" for each in (found.value, found.low, found.high))
-    if not known(found):
-        return f"{value} (interval not known)"
-    return value if low == high else f"{value} ({low} to {high})"
+    return verdicts.told(found, 3)
 
 
 def _workers(found: Prediction) -> str:

@@ -52,9 +52,10 @@ def described_rack(
     elements: int | None,
     switch: str | None,
     queue_bytes: int = _QUEUE_BYTES,
+    rate_option: str = "--rate",
 ) -> RackFile:
-    """The workers' rack with our switch, options applied. `queue_bytes`: of each link and direction, at least. Raises
-    CommandFailed."""
+    """The workers' rack with our switch, options applied. `queue_bytes`: of each link and direction, at least; `rate_option`:
+    what `rate` is called in errors. Raises CommandFailed."""
     require("bench", SWITCH_MODULES)
     from switchsum.bmv2_topologies import namespaces, rack_file
     from switchsum.bmv2_topologies.switch_process import KINDS
@@ -68,7 +69,7 @@ def described_rack(
             try:
                 rate_bps = rack_file.parse_rate(rate)
             except ValueError as error:
-                raise CommandFailed(f"--rate {error}", EXIT_MISUSED) from error
+                raise CommandFailed(f"{rate_option} {error}", EXIT_MISUSED) from error
         fastest = max((worker.link.rate_bps or 0 for worker in described.workers), default=0) if rate_bps is None else rate_bps
         described = described.with_links(
             rate_bps=rate_bps,

@@ -11,6 +11,7 @@ import typer
 from switchsum.bench_grounds import EXIT_MISUSED
 from switchsum.failures import EXIT_FAILED, CommandFailed, require
 from switchsum.printable import printable
+from switchsum.written_files import require_folders
 
 if TYPE_CHECKING:
     from switchsum.measure.result_files import Found
@@ -78,8 +79,7 @@ def diff(
     """
     if fail_slower is not None and not 0 <= fail_slower < float("inf"):
         raise CommandFailed(f"--fail-slower {fail_slower:g}: must be a percentage of at least 0", EXIT_MISUSED)
-    if json_file is not None and not json_file.resolve().parent.is_dir():
-        raise CommandFailed(f"{json_file} cannot be written: there is no folder {json_file.resolve().parent}", EXIT_MISUSED)
+    require_folders(json_file)
     both = [_find(path) for path in (base, test)]
     from switchsum.measure import comparison
 

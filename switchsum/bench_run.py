@@ -14,6 +14,7 @@ import typer
 
 from switchsum.bench_grounds import EXIT_MISUSED
 from switchsum.failures import CommandFailed
+from switchsum.written_files import require_folders
 
 if TYPE_CHECKING:
     from switchsum.bench_grounds import Ground
@@ -32,9 +33,7 @@ class Outputs:
     plot: Path | None = None
 
     def __post_init__(self) -> None:
-        for path in (self.json_file, self.csv_file, self.plot):
-            if path is not None and not path.resolve().parent.is_dir():
-                raise CommandFailed(f"{path} cannot be written: there is no folder {path.resolve().parent}", EXIT_MISUSED)
+        require_folders(self.json_file, self.csv_file, self.plot)
         if self.plot is not None and self.plot.suffix != ".png":
             raise CommandFailed(f"--plot {self.plot}: the picture is a PNG; let its name end in .png", EXIT_MISUSED)
 

@@ -148,12 +148,7 @@ def _write(found: Validation, output: Path) -> None:
 
 
 def _rack(file: Path, rate: str, option: str) -> RackFile:
-    try:
-        return bench_grounds.described_rack(file, None, rate, None, None, None, _QUEUE_BYTES)
-    except CommandFailed as error:
-        if str(error).startswith("--rate"):
-            raise CommandFailed(option + str(error).removeprefix("--rate"), EXIT_MISUSED) from error
-        raise
+    return bench_grounds.described_rack(file, None, rate, None, None, None, _QUEUE_BYTES, option)
 
 
 def _terms(
