@@ -7,6 +7,7 @@ Python's own TLS.
 
 import errno
 import os
+import re
 import socket
 import ssl
 import stat
@@ -142,22 +143,32 @@ def _pair(certificate: Path | None, key: Path | None, names: Names) -> None:
 
 
 def _text(path: Path, option: str, marker: str, kind: str) -> str:
+    """Without what is not ASCII, which only comments can be."""
     try:
-        text = path.read_text("ascii", "replace")
+        text = path.read_text("ascii", "ignore")
     except OSError as error:
         raise BadCertificate(f"{option} {path}: cannot be read: {error.strerror}") from None
-    if marker not in text:
+    if not re.search(f"^-----BEGIN [A-Z0-9 ]*{marker}", text, re.MULTILINE):
         raise BadCertificate(f"{option} {path}: holds no {kind} in PEM (a text with a line `-----BEGIN ...{marker}`)")
     return text
 
 
-def _check_authorities(path: Path, option: str) -> None:
+def _certificates(path: Path, option: str) -> ssl.SSLContext:
+    """That trusts all that the file holds."""
     text = _text(path, option, "CERTIFICATE-----", "certificate")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(cadata=text)
-    except (ssl.SSLError, ValueError) as error:
-        raise BadCertificate(f"{option} {path}: the certificate is damaged ({error})") from None
+    except ssl.SSLError as error:
+        raise BadCertificate(
+            f"{option} {path}: the certificate is damaged ({error.reason or 'nothing can be read between its BEGIN and END'}); "
+            "copy it again, or have it issued again"
+        ) from None
+    return context
+
+
+def _check_authorities(path: Path, option: str) -> None:
+    context = _certificates(path, option)
     ends = [ssl.cert_time_to_seconds(str(found["notAfter"])) for found in context.get_ca_certs()]
     if ends and max(ends) < time.time():
         raise BadCertificate(f"{option} {path}: the authority's certificate expired on {time.ctime(max(ends))}; renew it")
@@ -166,7 +177,7 @@ def _check_authorities(path: Path, option: str) -> None:
 def _check_pair(certificate: Path, key: Path, names: Names, *, server: bool) -> None:
     """That both can be read and belong together, and that the other end may accept them now."""
     where = f"{names.certificate} {certificate}"
-    _text(certificate, names.certificate, "CERTIFICATE-----", "certificate")
+    _certificates(certificate, names.certificate)
     if "ENCRYPTED" in _text(key, names.key, "PRIVATE KEY-----", "private key"):
         raise BadCertificate(
             f"{names.key} {key}: is encrypted, and nobody is there to give the passphrase; store it without "
@@ -180,7 +191,11 @@ def _check_pair(certificate: Path, key: Path, names: Names, *, server: bool) -> 
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise BadCertificate(f"{names.key} {key}: is not the key of {where}") from None
-        raise BadCertificate(f"{where}, {names.key} {key}: cannot be used together ({error.reason or error})") from None
+        if not error.reason:  # a certificate that cannot be read was told apart above
+            raise BadCertificate(
+                f"{names.key} {key}: the private key is damaged, or of a kind that OpenSSL cannot use"
+            ) from None
+        raise BadCertificate(f"{where}, {names.key} {key}: cannot be used together ({error.reason})") from None
     own.check_hostname = other.check_hostname = False
     if not server:
         own.verify_mode = ssl.CERT_NONE

@@ -79,10 +79,45 @@ def test_files_that_hold_something_else(authority: Authority, tmp_path: Path) ->
     assert f"--tls-key {noise}: holds no private key in PEM" in refusal(certificate, noise)
     assert f"--tls-clients {noise}: holds no certificate in PEM" in refusal(certificate, key, noise)
     assert f"--tls-cert {key}: holds no certificate in PEM" in refusal(key, certificate)
-    damaged = tmp_path / "damaged"
-    damaged.write_text(certificate.read_text().replace("A", "B", 40))
-    assert f"--tls-cert {damaged}, --tls-key {key}: cannot be used together" in refusal(damaged, key)
-    assert f"SWITCHSUM_CA {damaged}: the certificate is damaged" in client_refusal(damaged)
+    renamed = tmp_path / "renamed"
+    renamed.write_text(certificate.read_text().replace("BEGIN CERTIFICATE", "BEGIN CERTIFICBTE"))
+    assert f"--tls-cert {renamed}: holds no certificate in PEM" in refusal(renamed, key)
+
+
+def damaged(pem: str, how: str) -> str:
+    """The first block of the text. Nothing here depends on what the block holds, which is another in every run."""
+    begin, *body, end = pem[: pem.index("\n", pem.index("-----END"))].splitlines()
+    changed = {
+        "of zeros": ["A" * len(line) for line in body],
+        "without a body": [],
+        "a line is lost": body[:1] + body[2:],
+        "not base64": ["!" + body[0][1:], *body[1:]],
+    }
+    if how == "cut off":
+        return "\n".join([begin, *body[:-1]])
+    return "\n".join([begin, *changed[how], end]) + "\n"
+
+
+@pytest.mark.parametrize("how", ["of zeros", "without a body", "a line is lost", "not base64", "cut off"])
+def test_files_that_are_damaged(authority: Authority, tmp_path: Path, how: str) -> None:
+    certificate, key = authority.issue()
+    bad, bad_key = tmp_path / "bad", tmp_path / "bad.key"
+    bad.write_text(damaged(certificate.read_text(), how))
+    bad_key.write_text(damaged(key.read_text(), how))
+    bad_key.chmod(0o600)
+    assert f"--tls-cert {bad}: the certificate is damaged" in refusal(bad, key)
+    assert f"--tls-clients {bad}: the certificate is damaged" in refusal(certificate, key, bad)
+    assert f"SWITCHSUM_CA {bad}: the certificate is damaged" in client_refusal(bad)
+    assert f"--tls-key {bad_key}: the private key is damaged" in refusal(certificate, bad_key)
+
+
+def test_comments_beside_a_certificate_may_be_in_any_language(authority: Authority, tmp_path: Path) -> None:
+    certificate, key = authority.issue()
+    described = tmp_path / "described"
+    described.write_text(f"Inhaber: Zürich\n{authority.ca.read_text()}", "utf-8")
+    assert ClientTls.load(described, None, None, NAMES) is not None
+    described.write_text(f"Inhaber: Zürich\n{certificate.read_text()}", "utf-8")
+    assert ServerTls.load(described, key, described, SERVER_NAMES) is not None
 
 
 def test_a_key_of_another_certificate_that_is_encrypted_or_open_to_others(authority: Authority, tmp_path: Path) -> None:
