@@ -3,7 +3,7 @@
 Every sum is checked bit by bit; the slots of running jobs never overlap; a refusal says how many slots were asked for and how
 many are free; at the end all slots are free, and neither controller nor switch has grown. Real processes on loopback.
 
-As `... many_jobs team CONTROLLER SEED RANK WORLD_SIZE SECONDS` it is one rank.
+As `... many_jobs team CONTROLLER SEED RANK WORLD_SIZE SECONDS SUMS` it is one rank.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ TEAMS = 8
 PORTS = 24  # of the switch: one for each rank of eight teams of three
 LEASE_S = 10.0
 SLOT_CHOICES = (64, 256, 512, 1024)  # more than the switch has, if all are unlucky
+MOST_SUMS = 200  # of a job
 _ELEMENTS = 256
 _LOOK_S = 0.25
 _PATIENCE_S = 120.0
@@ -70,8 +71,8 @@ class Account:
         )
 
 
-def run(seconds: float, seed: int, folder: Path) -> Account:
-    """Eight teams for that long. `folder`: for logs."""
+def run(seconds: float, seed: int, folder: Path, *, most_sums: int = MOST_SUMS) -> Account:
+    """Eight teams for that long; the jobs that are under way then do all their sums. `folder`: for logs."""
     account = Account()
     with contextlib.ExitStack() as stack:
         switch, controller, address = _network(stack, folder)
@@ -81,7 +82,9 @@ def run(seconds: float, seed: int, folder: Path) -> Account:
             size = dice.choice((2, 2, 3))
             for rank in range(size):
                 words = ["-m", "tests.faults.many_jobs", "team", address, str(seed * TEAMS + team), str(rank), str(size)]
-                ranks.append(stack.enter_context(_process([*words, str(seconds)], folder / f"{team}-{rank}.log")))
+                ranks.append(
+                    stack.enter_context(_process([*words, str(seconds), str(most_sums)], folder / f"{team}-{rank}.log"))
+                )
         client = JobClient(address)
         stack.callback(client.close)
         deadline = time.monotonic() + seconds + _PATIENCE_S
@@ -181,7 +184,7 @@ def _resident_kib(pid: int) -> int:
     return int(status.partition("VmRSS:")[2].split()[0])
 
 
-def team_member(controller: str, seed: int, rank: int, size: int, seconds: float) -> dict[str, int]:
+def team_member(controller: str, seed: int, rank: int, size: int, seconds: float, most_sums: int) -> dict[str, int]:
     """One rank: all of a team draw alike, so that they need no words. Raises AssertionError for what must not be."""
     prepare()
     dice = random.Random(seed)
@@ -190,7 +193,7 @@ def team_member(controller: str, seed: int, rank: int, size: int, seconds: float
     over = False
     for number in range(10**9):
         slots, patience_s = dice.choice(SLOT_CHOICES), dice.choice((0.0, 0.0, 3.0))
-        sums, pause_s = dice.randint(20, 200), dice.uniform(0.0, 0.05)
+        sums, pause_s = dice.randint(most_sums // 10, most_sums), dice.uniform(0.0, 0.05)
         count, scale = dice.randint(1, 60_000), 10.0 ** dice.randint(-6, 6)
         terms = Terms(
             controller=controller,
@@ -245,8 +248,8 @@ def _total(agent: Agent, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def main() -> int:
     if sys.argv[1:2] == ["team"]:
-        controller, seed, rank, size, seconds = sys.argv[2:]
-        print(json.dumps(team_member(controller, int(seed), int(rank), int(size), float(seconds))), flush=True)
+        controller, seed, rank, size, seconds, most_sums = sys.argv[2:]
+        print(json.dumps(team_member(controller, int(seed), int(rank), int(size), float(seconds), int(most_sums))), flush=True)
         return 0
     parser = argparse.ArgumentParser(prog="python -m tests.faults.many_jobs", description=__doc__.split("\n")[0])
     parser.add_argument("--minutes", type=float, default=10.0)

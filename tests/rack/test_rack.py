@@ -18,6 +18,9 @@ from switchsum.bmv2_topologies.switch_process import SwitchFailed, check_offload
 from tests.rack.conftest import BMV2, KINDS, RACKS, RackName, eventually
 
 PYTHON = sys.executable
+needs_ping, needs_tcpdump = (
+    pytest.mark.skipif(shutil.which(tool) is None, reason=f"{tool} is not installed") for tool in ("ping", "tcpdump")
+)
 SHAPED = """\
 link: {rate: 50 Mbit/s, burst: 32 KiB, mtu: 1400}
 workers:
@@ -105,6 +108,7 @@ assert "SWITCHSUM_CONTROLLER" not in os.environ
 print(subprocess.run(["ping", "-c", "1", "-W", "5", "w1"], capture_output=True).returncode)"""
 
 
+@needs_ping
 def test_a_bridge_joins_the_same_workers_without_a_switch_program(rack_name: RackName) -> None:
     options = ["--name", "{name}", "--switch", "bridge"]
     done = rack_name.run("run", "{file}", *options, "--", PYTHON, "-c", BRIDGED)
@@ -158,6 +162,7 @@ workers:
 """
 
 
+@needs_ping
 def test_a_management_network_does_not_need_the_switch(rack_name: RackName, tmp_path: Path) -> None:
     """And a switch or a controller that is started again serves the workers as before."""
     described = rack_file.parse(MANAGED, "managed.yaml").changed(name=rack_name.name)
@@ -336,7 +341,7 @@ def is_janitor(folder: Path, name: str) -> bool:
         return False
 
 
-@pytest.mark.skipif(shutil.which("tcpdump") is None, reason="tcpdump is not installed")
+@needs_tcpdump
 def test_a_capture_that_broke_off_is_told(rack_name: RackName, tmp_path: Path) -> None:
     options = ["--pcap", str(tmp_path / "captures"), "--", "sh", "-c", "echo begun; sleep 3"]
     process = rack_name.start("run", "{file}", "--name", "{name}", *options)
@@ -405,7 +410,7 @@ def test_harmful_offloads_are_detected(rack_name: RackName) -> None:
         namespaces.delete(namespace)
 
 
-@pytest.mark.skipif(shutil.which("tcpdump") is None, reason="tcpdump is not installed")
+@needs_tcpdump
 def test_captures_hold_every_link_packet_by_packet(rack_name: RackName, tmp_path: Path) -> None:
     from scapy.utils import rdpcap
 
