@@ -17,6 +17,7 @@ from typing import Any
 
 from switchsum.measure import costs, formulas, result_files
 from switchsum.measure.costs import Cluster, Processor
+from switchsum.measure.manifest import ITEM_BYTES
 from switchsum.measure.media import Medium
 from switchsum.measure.result_files import Found
 from switchsum.measure.results import Results
@@ -34,6 +35,8 @@ TRANSPORTS = {
     "switch16": ("switchsum16", "switchsum"),
     "switch8": ("switchsum8", "switchsum"),
 }
+# Sums of one job under way together: ProcessGroupGloo has two threads, the others keep one order.
+_AT_ONCE = {"gloo": 2}
 _OF_TRANSPORT = {name: architecture for architecture, names in reversed(TRANSPORTS.items()) for name in names}
 
 
@@ -54,6 +57,11 @@ class Fit:
     processor: Processor
     cpu_limited: bool
     rows: int
+
+    @property
+    def at_once(self) -> int:
+        """Sums of one job that are under way together."""
+        return _AT_ONCE.get(self.transport, 1)
 
     def as_json(self) -> dict[str, Any]:
         def figure(of: Figure | None) -> dict[str, Any] | None:
@@ -154,6 +162,8 @@ class Calibration:
                     notes.append(f"{name}: left out, since it was wrong or lost datagrams")
                 elif row.mode == "serialized":
                     notes.append(f"{name}: left out: messages that are copied once more are nobody's first choice")
+                elif row.dtype not in ITEM_BYTES:
+                    notes.append(f"{name}: left out: its numbers are of several types")
                 elif row.transport in _OF_TRANSPORT and row.workers > 1:
                     by_transport.setdefault(row.transport, []).append(_Point.of(row, series, here, results))
                     if series.link_rate_bps:

@@ -109,31 +109,32 @@ class Processor:
 class Cost:
     """Of one sum: `latency_s` once, then for each byte `serial` (by medium, one after the other) and the largest of `limits`,
     which are side by side. `credit_s`: of the "link" limit's time passes at once after a pause, in which it grows by `refill` a
-    second: a token bucket fills at the nominal rate."""
+    second: a token bucket fills at the nominal rate. `at_once`: sums under way together, which share the link, so that one's
+    latency is hidden by what the others move."""
 
     latency_s: float
     serial: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
     credit_s: float = 0.0
     refill: float = 1.0
+    at_once: int = 1
 
-    def transfer(self, size_bytes: float, credit_s: float) -> tuple[float, float]:
-        """Seconds of a sum that finds so much credit, and the credit that it leaves."""
+    def moving(self, size_bytes: float, credit_s: float) -> tuple[float, float]:
+        """Seconds of a sum after its latency, if it finds so much credit then, and the credit that it leaves."""
         if not self.limits:
             return 0.0, self.credit_s
         linked = size_bytes * self.limits["link"]
         others = max((size_bytes * each for name, each in self.limits.items() if name != "link"), default=0.0)
-        credit_s = self.refilled(credit_s, self.latency_s)
         moving = max(others, linked - credit_s, 0.0)
         left = min(self.credit_s, max(0.0, credit_s - linked + moving))
-        return self.latency_s + size_bytes * sum(self.serial.values()) + moving, left
+        return size_bytes * sum(self.serial.values()) + moving, left
 
     def refilled(self, credit_s: float, pause_s: float) -> float:
         return min(self.credit_s, credit_s + self.refill * pause_s)
 
     def seconds(self, size_bytes: float) -> float:
         """Of a sum after a pause."""
-        return self.transfer(size_bytes, self.credit_s)[0]
+        return self.latency_s + self.moving(size_bytes, self.credit_s)[0]
 
     @property
     def narrowest(self) -> str:
@@ -249,7 +250,7 @@ def cost(
 def scaled(found: Cost, times: float) -> Cost:
     """One that takes so many times as long."""
     serial, limits = ({name: times * s for name, s in each.items()} for each in (found.serial, found.limits))
-    return Cost(times * found.latency_s, serial, limits, times * found.credit_s, times * found.refill)
+    return Cost(times * found.latency_s, serial, limits, times * found.credit_s, times * found.refill, found.at_once)
 
 
 def _ring(members: int) -> float:

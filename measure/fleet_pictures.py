@@ -38,13 +38,14 @@ def by_class(found: Fleet) -> Picture:
             heights = [100 * share for share in shares]
             axes.bar(range(len(groups)), heights, 0.75, bottoms, color=_PART_COLOURS[part], label=part)
             bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
-        axes.set_xticks(range(len(groups)), list(groups), fontsize=8, rotation=30, ha="right")
+        named = [f"{name} ({sum(job.base is not None for job in jobs)})" for name, jobs in groups.items()]
+        axes.set_xticks(range(len(groups)), named, fontsize=8, rotation=30, ha="right")
         axes.set_title(f"{level} level", fontsize=9)
         _stamp(axes, found)
     panels[0].set_ylabel("share of T_input + T_compute + T_weights (%)")
     handles, labels = panels[0].get_legend_handles_labels()
     canvas.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
-    says = ["Means of the jobs' shares, as the model has them without overlap. " + _LEVELS_SAY]
+    says = ["Means of the jobs' shares, as the model has them without overlap; in brackets, how many jobs. " + _LEVELS_SAY]
     for level in LEVELS:
         shares_of_all = fleet.mean_shares(found.jobs, level)
         assert shares_of_all is not None
@@ -103,14 +104,14 @@ def gains(found: Fleet) -> Picture:
         shares = [100 * fleet.gaining(found.jobs, name, level) for name in found.changes]
         places = [place + (number - 0.5) * 0.38 for place in range(len(shares))]
         axes.barh(places, shares, 0.36, color=_LEVEL_COLOURS[level], label=f"{level} level")
+    able = {name: sum(name in job.gains for job in found.jobs) for name in found.changes}
     for name in found.changes:
-        able = sum(name in job.gains for job in found.jobs)
         least, median, most = fleet.speedups(found.jobs, name)
         says.append(
-            f"{name}: {100 * fleet.gaining(found.jobs, name, 'job'):.0f} % of {able} jobs; speed-up {least:.2f} to {most:.2f}, "
-            f"median {median:.2f}{_made_up(found)}."
+            f"{name}: {100 * fleet.gaining(found.jobs, name, 'job'):.0f} % of {able[name]} jobs; speed-up {least:.2f} to "
+            f"{most:.2f}, median {median:.2f}{_made_up(found)}."
         )
-    axes.set_yticks(range(len(found.changes)), list(found.changes), fontsize=8)
+    axes.set_yticks(range(len(able)), [f"{name} ({number} jobs)" for name, number in able.items()], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0, 100)
     axes.set_xlabel("would gain (%)")

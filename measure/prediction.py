@@ -3,6 +3,7 @@
 T = T_input + T_compute + T_weights, after Alibaba-PAI (Wang et al., IISWC 2019, arXiv 1910.05930), and a rest that the steps
 had besides. T_weights are the sums (costs). Two bounds: the sum of all, where nothing overlaps, and the largest of input,
 computing and sums, where all does (the rest counts in both). Where buckets are known, a replay of their schedule lies between.
+Where all workers share one machine's cores, sums and computing also have to find the processor time that they take.
 
 Input and computing are what was measured, unless rates of the gpu and its memory are set: then they follow from the features'
 amounts, T_compute = operations / gpu + memory_bytes / memory and T_input = input_bytes / pcie, and there is no rest.
@@ -73,7 +74,9 @@ class Ground:
         rtt_s = link.latency_s if self.rtt_s is None else self.rtt_s
         window = Window(self.slots, PAYLOAD_BYTES, rtt_s) if rtt_s else None
         media = {"ethernet": link, **inside}
-        return costs.cost(architecture, cluster, media, dtype, window, self._processor(architecture))
+        cost = costs.cost(architecture, cluster, media, dtype, window, self._processor(architecture))
+        # Without a calibration no latency is known that could be hidden.
+        return cost if self.calibration is None else replace(cost, at_once=self.calibration.fit(architecture).at_once)
 
     def round_trip_s(self, architecture: str, rates: Mapping[str, float]) -> float:
         """Of a switch's slots; 0: not known, and then no limit."""
@@ -87,6 +90,15 @@ class Ground:
         """How far a sum may be from the fit, of 1; 0 where that is not known."""
         missed = math.nan if self.calibration is None else self.calibration.fit(architecture).missed
         return missed if math.isfinite(missed) else 0.0
+
+    def held_up_s(self, architecture: str, cost: Cost, size_bytes: float, workers: int, alone_s: float) -> float:
+        """What sums add to a step at least where they share all cores with computing, which takes one for each worker: the work
+        of both has to fit. 0 on hosts of the workers' own."""
+        processor = self._processor(architecture)
+        if processor is None or processor.cores is None:
+            return 0.0
+        idle_s = alone_s * max(0.0, 1 - workers / processor.cores)
+        return max(0.0, size_bytes * cost.limits.get("cpu", 0.0) - idle_s)
 
     def _link(self, architecture: str, bytes_per_s: float, run: int | None) -> Medium:
         if self.calibration is not None:
@@ -223,10 +235,17 @@ def predict(features: Features, architecture: str, cluster: Cluster, rates: Mapp
         slow, fast = (seconds(costs.scaled(cost, times)) for times in (1 + missed, 1 / (1 + missed)))
         return Interval(value, max(0.0, value - math.hypot(value - fast, spread)), value + math.hypot(slow - value, spread))
 
+    size_bytes = sum(size for size, _ in whole)
+
+    def held_up_s(each: Cost) -> float:
+        return ground.held_up_s(really, each, size_bytes, cluster.workers, alone_s)
+
     weights = uncertain(lambda each: replay.back_to_back(whole, each))
-    exposed = weights
+    exposed, limit = weights, cost.limit(size_bytes / len(whole)) if size_bytes else ""
     if buckets:
-        exposed = uncertain(lambda each: max(0.0, replay.ends(buckets, each)[-1] - without.backward_s))
+        exposed = uncertain(lambda each: max(replay.ends(buckets, each)[-1] - without.backward_s, held_up_s(each)))
+        if exposed.value == held_up_s(cost) > 0:
+            limit = "cpu"
     sums = len(whole) if cost.limits else 0
     return Prediction(
         architecture,
@@ -243,7 +262,7 @@ def predict(features: Features, architecture: str, cluster: Cluster, rates: Mapp
         exposed,
         without.half_width_s,
         sums * cost.latency_s,
-        cost.limit(sum(size for size, _ in whole) / len(whole)) if any(size for size, _ in whole) else "",
+        limit,
         cost,
     )
 

@@ -49,7 +49,7 @@ def capture(
     called = output.stem if name is None else name
     _check(command, output, steps, called)
     with tempfile.TemporaryDirectory(prefix="switchsum-capture-") as folder:
-        status = run_training(command, {CAPTURE: f"{steps}:{folder}"})
+        status, ended_by = run_training(command, {CAPTURE: f"{steps}:{folder}"})
         try:
             recordings = _recordings(Path(folder))
         except BadPayload as error:  # a type of gradients that no payload has
@@ -57,7 +57,7 @@ def capture(
         loaded = (Path(folder) / LOADED).exists()
         stopped = _stopped(Path(folder))
     if not recordings:
-        nothing = f"nothing was captured, and {output} was not written: {_why(loaded, stopped)}"
+        nothing = f"nothing was captured, and {output} was not written: {_why(loaded, stopped, ended_by)}"
         if status:
             raise CommandFailed(f"{nothing} (it ended with status {status})", status)
         raise CommandFailed(nothing)
@@ -100,26 +100,32 @@ def _check(command: Sequence[str], output: Path, steps: int, name: str) -> None:
         raise CommandFailed(f"there is no program {command[0]!r} on PATH{hint}", status=127)
 
 
-def run_training(command: Sequence[str], variables: Mapping[str, str]) -> int:
-    """The training's exit status, as a shell tells it. Raises CommandFailed if it cannot be started."""
+def run_training(command: Sequence[str], variables: Mapping[str, str]) -> tuple[int, str]:
+    """The training's exit status, as a shell tells it, and the last signal that both were sent to end it ("SIGINT", "SIGTERM"),
+    or "". Raises CommandFailed if it cannot be started."""
     try:
         process = subprocess.Popen(command, env={**os.environ, **variables})
     except OSError as error:
         raise CommandFailed(f"{command[0]} cannot be run: {error.strerror}", status=126) from error
-    with _left_to(process):
+    with _left_to(process) as received:
         status = process.wait()
-    return 128 - status if status < 0 else status
+    return 128 - status if status < 0 else status, received[-1].name if received else ""
 
 
 @contextmanager
-def _left_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Signals are the training's to answer: a terminal's Ctrl-C reaches it by itself, and SIGTERM is passed on."""
-    previous = {
-        signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: process.terminate()),
-    }
+def _left_to(process: subprocess.Popen[bytes]) -> Iterator[list[signal.Signals]]:
+    """Signals are the training's to answer: a terminal's Ctrl-C reaches it by itself, and SIGTERM is passed on. Yields those
+    that came."""
+    received: list[signal.Signals] = []
+
+    def came(number: int, _: object) -> None:
+        received.append(signal.Signals(number))
+        if number == signal.SIGTERM:
+            process.terminate()
+
+    previous = {number: signal.signal(number, came) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield received
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
@@ -133,10 +139,12 @@ def _stopped(folder: Path) -> str | None:
         return None
 
 
-def _why(loaded: bool, stopped: str | None) -> str:
+def _why(loaded: bool, stopped: str | None, ended_by: str) -> str:
     """Why no rank wrote a step. `loaded`: some process of the training had torch and this package."""
     if stopped is not None:
         return f"an error ended the recording before its first step did: {stopped}"
+    if ended_by:
+        return f"{ended_by} ended the training before its first step did"
     if loaded:
         return "the training summed no gradients with DistributedDataParallel, which is what is recorded"
     return "no process of it imported torch together with switchsum; install switchsum where the training's torch is"

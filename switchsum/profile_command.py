@@ -52,7 +52,7 @@ def profile(
     require("profile", {"torch": "torch"})
     with tempfile.TemporaryDirectory(prefix="switchsum-profile-") as folder:
         plan = _plan(command, output, Path(folder), name, link, {"steps": steps, "warmup": warmup, "traced": traced})
-        status = run_training(command, {PROFILE: plan.as_text()})
+        status, ended_by = run_training(command, {PROFILE: plan.as_text()})
         notes = _notes(Path(folder))
         loaded = (Path(folder) / LOADED).exists()
     written = _written(output, notes)
@@ -60,7 +60,7 @@ def profile(
     if not written:
         with suppress(OSError):
             output.rmdir()  # if there is nothing else in it
-        raise CommandFailed(f"nothing was profiled: {_why(loaded, notes, plan, status)}{ended}", status or 1)
+        raise CommandFailed(f"nothing was profiled: {_why(loaded, notes, plan, status, ended_by)}{ended}", status or 1)
     for line in _summary(output, written, notes, plan):
         typer.echo(line, err=True)
     if status:
@@ -140,8 +140,10 @@ def _written(output: Path, notes: Sequence[dict[str, Any]]) -> list[Features]:
     return [Features.load(path) for path in paths if path.exists()]
 
 
-def _why(loaded: bool, notes: Sequence[dict[str, Any]], plan: ProfilePlan, status: int) -> str:
-    """Why no rank wrote anything. `loaded`: some process of the training had torch and this package."""
+def _why(loaded: bool, notes: Sequence[dict[str, Any]], plan: ProfilePlan, status: int, ended_by: str) -> str:
+    """Why no rank wrote anything. `loaded`: some process of the training had torch and this package; `ended_by`: a signal."""
+    if ended_by:
+        return f"{ended_by} ended the training before the {plan.needed} steps that it takes"
     if not loaded:
         return "no process of it imported torch together with switchsum; install switchsum where the training's torch is"
     if not notes and status:

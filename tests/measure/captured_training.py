@@ -254,6 +254,7 @@ def work(folder: Path, what: str) -> None:
         groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
         model = wrapped(nn.Linear(50, 10 + dist.get_rank()), process_group=groups[dist.get_rank()])
         train([model])
+        dist.barrier()  # torchrun ends all when one has failed
         raise SystemExit(7)
 
 

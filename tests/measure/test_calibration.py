@@ -176,6 +176,10 @@ def test_links_without_a_rate_tell_no_efficiency() -> None:
             "left out, since it was wrong or lost datagrams",
         ),
         (
+            [results(*(replace(each, dtype="mixed") for each in made().series))],
+            "left out: its numbers are of several types",
+        ),
+        (
             [results(series("p2p-latency", "tcp", "single", 10, 0.1))],
             "0.json is of p2p-latency: only sums (allreduce) calibrate",
         ),

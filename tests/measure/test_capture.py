@@ -130,6 +130,26 @@ def test_a_training_that_is_ended_leaves_what_was_recorded(tmp_path: Path) -> No
     assert sum(step.times for step in Manifest.load(output).steps) == STEPS
 
 
+@pytest.mark.parametrize("observer", ["bench capture", "profile"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_training_that_is_ended_before_anything_was_recorded(tmp_path: Path, observer: str, number: signal.Signals) -> None:
+    """The signal is the reason, and not what the training lacks by then. A terminal sends Ctrl-C to both."""
+    script, began = tmp_path / "sleeps.py", tmp_path / "began"
+    script.write_text(f"import time; open({str(began)!r}, 'w').close(); time.sleep(600)")
+    words = [sys.executable, "-m", "switchsum.cli", *observer.split(), "--output", str(tmp_path / "left")]
+    process = started([*words, "--", sys.executable, str(script)])
+    deadline = time.monotonic() + 60
+    while not began.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if number == signal.SIGINT:
+        (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(child), number)
+    process.send_signal(number)
+    status, errors = ended(process)
+    assert status == 128 + number, errors
+    assert f"{number.name} ended the training before" in errors
+
+
 def test_a_training_without_ddp_leaves_nothing(tmp_path: Path) -> None:
     """And keeps a payload that was there."""
     output = tmp_path / "payload.json"

@@ -107,8 +107,8 @@ def test_a_token_bucket_passes_what_it_gathered() -> None:
     """A tenth of a second of credit: gone after the first sum, and gathered again in a pause."""
     cost = Cost(0.0, {}, {"link": 1 / 80e6}, credit_s=0.1)
     assert cost.seconds(S) == pytest.approx(0.9)
-    assert cost.transfer(S, 0.0) == pytest.approx((1.0, 0.0))
-    seconds, left = cost.transfer(0.05 * 80e6, 0.1)
+    assert cost.moving(S, 0.0) == pytest.approx((1.0, 0.0))
+    seconds, left = cost.moving(0.05 * 80e6, 0.1)
     assert (seconds, left) == pytest.approx((0.0, 0.05))
 
 

@@ -6,16 +6,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch.distributed
 from hypothesis import given
 from hypothesis import strategies as st
 
 from switchsum.measure import costs, intervals, prediction, replay, verdicts
+from switchsum.measure.calibration import Calibration
 from switchsum.measure.costs import ARCHITECTURES, Cluster, Cost
 from switchsum.measure.features import Bucket, Features
 from switchsum.measure.prediction import CannotPredict, Ground
 from switchsum.measure.rows import Figure
 from tests.measure.made_features import features
-from tests.measure.test_calibration import calibration
+from tests.measure.test_calibration import calibration, made
+from tests.measure.test_calibration import found as calibrated_by
 
 GBPS = 1e9 / 8
 SEVEN_TENTHS = Ground(efficiency=0.7)
@@ -82,12 +85,67 @@ def test_one_worker_waits_for_nobody() -> None:
 
 PARTS = st.lists(st.tuples(st.floats(1, 1e9), st.floats(0, 1)), min_size=1, max_size=8)
 COSTS = st.builds(
-    lambda latency, link, cpu, credit: Cost(latency, {}, {"link": link, "cpu": cpu}, credit),
+    lambda latency, link, cpu, credit, at_once: Cost(latency, {}, {"link": link, "cpu": cpu}, credit, at_once=at_once),
     st.floats(0, 0.1),
     st.floats(1e-12, 1e-7),
     st.floats(0, 1e-7),
     st.floats(0, 0.2),
+    st.integers(1, 4),
 )
+
+
+@pytest.mark.parametrize(
+    ("at_once", "latency_s", "ends_s"),
+    [
+        (1, 0.1, [0.3, 0.6, 0.9, 1.5]),  # one after the other
+        (2, 0.1, [0.3, 0.5, 0.7, 1.5]),  # the link is busy: only the first latency shows, and that after a pause
+        (2, 0.5, [0.7, 0.9, 1.4, 1.9]),  # the link waits for latencies, two of which pass side by side
+        (9, 0.5, [0.7, 0.9, 1.1, 1.9]),
+    ],
+)
+def test_sums_under_way_at_once_hide_latencies(at_once: int, latency_s: float, ends_s: list[float]) -> None:
+    """Of 200 ms on the link each; the last is ready after 1.2 s."""
+    cost = Cost(latency_s, {}, {"link": 1e-9}, at_once=at_once)
+    found = replay.ends([(2e8, 0.0), (2e8, 0.0), (2e8, 0.0), (2e8, 1.2)], cost)
+    assert found == pytest.approx(ends_s)
+
+
+def test_gloo_has_two_threads_as_the_calibration_says() -> None:
+    measured = calibration()
+    assert measured.fit("ring").transport == "gloo"
+    assert measured.fit("ring").at_once == torch.distributed.ProcessGroupGloo._Options()._threads
+    assert measured.fit("switch").at_once == 1
+    cluster, rates = Cluster(4), {"ethernet": GBPS}
+    assert Ground(measured).cost("ring", cluster, rates, "float32").at_once == measured.fit("ring").at_once
+
+
+@pytest.mark.parametrize(
+    ("workers", "added_s"),
+    [
+        (1, 0.0),
+        (2, 0.2),  # each of two cores computes all the time: what sums take, 2 s for each GB of four parties, comes on top
+        (4, 0.4),
+    ],
+)
+def test_on_shared_cores_sums_hold_up_computing(workers: int, added_s: float) -> None:
+    """Over links so fast, and buckets so early, that nothing else of the sums shows."""
+    job = features(workers=workers, buckets=(Bucket(100_000_000, "float32", 0.0),), backward_s=0.3)
+    shared = Ground(calibration(cpu_s_per_gb=2.0), one_machine=True)
+    found = predicted(job, "switch", gbps=1000, ground=shared, workers=workers)
+    assert found.communication.value == pytest.approx(added_s, abs=1e-6)
+    assert found.limit == ("cpu" if added_s else "")
+    apart = predicted(job, "switch", gbps=1000, ground=replace(shared, one_machine=False), workers=workers)
+    assert apart.communication.value == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize(("cpu_s_per_gb", "added_s"), [(2.0, 0.0), (8.0, 0.4 - 0.16)])
+def test_idle_cores_sum_before_computing_has_to_wait(cpu_s_per_gb: float, added_s: float) -> None:
+    """Four workers compute on four of eight cores for 320 ms: 160 ms of all cores are free."""
+    measured = made(0.0, 0.7, 1e-6, cpu_s_per_gb)
+    measured.environment["cores"] = 8
+    job = features(buckets=(Bucket(100_000_000, "float32", 0.0),), backward_s=0.3)
+    found = predicted(job, "switch", gbps=1000, ground=Ground(Calibration.of(calibrated_by(measured)), one_machine=True))
+    assert found.communication.value == pytest.approx(max(added_s, 0.4 * cpu_s_per_gb / 8 - 0.3), abs=1e-6)
 
 
 @given(PARTS, COSTS, st.floats(0, 1))
