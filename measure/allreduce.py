@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from typing import Any
 
 from switchsum.measure import formulas, processor
@@ -116,12 +117,14 @@ class AllReduce(Experiment):
         median = statistics.median(row.warmup_s)
         run.usage = [Usage(0.0, 0.0, 0, 0, 0)] * len(self._ranks(way))
         run.seconds = [[] for _ in self._workers]
+        began = time.monotonic()
         for number in range(formulas.iterations_for(median, self._plan.duration_s, MOST_ITERATIONS)):
             if number and self._plan.check:  # the last one is verified after the run
                 self._judge(row, way)
             for times, seconds in zip(run.seconds, self._iterate(way, run), strict=True):
                 times.append(seconds)
         run.elapsed_s = sum(run.slowest_s)
+        run.paused_s = max(0.0, time.monotonic() - began - run.elapsed_s)
 
     def _iterate(self, way: Way, run: Run | None) -> list[float]:
         """One operation; each worker's seconds. `run` None: to warm up."""

@@ -2,8 +2,11 @@
 
 A sum of S bytes takes t = rounds * alpha + bytes / (efficiency * rate), with the rounds and bytes of the transport's
 architecture (costs) and the link's nominal rate. So t / rounds over bytes / rate / rounds is a straight line: its height is
-alpha, its slope 1 / efficiency. It is fitted by least squares of the relative distance, run by run; intervals are over runs.
-Bytes that a token bucket lets pass after a pause are taken off first, and taken into account again where it is predicted.
+alpha, its slope 1 / efficiency. Where latency and bytes pass side by side, t is the larger of both instead: a level, then a
+line through the origin. Either is fitted by least squares of the relative distance, run by run; intervals are over runs.
+
+A token bucket lets bytes pass that it gathered in the pause before: these are taken off first, and taken into account again
+where it is predicted. Sums that passed mostly on such credit tell nothing of the link.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +38,8 @@ TRANSPORTS = {
     "switch16": ("switchsum16", "switchsum"),
     "switch8": ("switchsum8", "switchsum"),
 }
-# Sums of one job under way together: ProcessGroupGloo has two threads, the others keep one order.
-_AT_ONCE = {"gloo": 2}
+# Gloo's ring cuts each part in two and moves one while it adds the other: latency and bytes pass side by side.
+_OVERLAPPING = ("gloo",)
 _OF_TRANSPORT = {name: architecture for architecture, names in reversed(TRANSPORTS.items()) for name in names}
 
 
@@ -48,7 +51,7 @@ class BadCalibration(ValueError):
 class Fit:
     """One transport's. `efficiency`: None where no row had a link with a rate; `missed`: how far a row's time may be from the
     fit, of 1: two standard deviations, nan of two rows, which any line meets; `processor`: the least that a byte cost;
-    `cpu_limited`: rows with that limit are among those that it is made of; `rows`: how many these are."""
+    `cpu_limited`: rows that the processor held back tell the efficiency; `rows`: how many these are."""
 
     transport: str
     latency_s: Figure
@@ -59,9 +62,9 @@ class Fit:
     rows: int
 
     @property
-    def at_once(self) -> int:
-        """Sums of one job that are under way together."""
-        return _AT_ONCE.get(self.transport, 1)
+    def overlaps(self) -> bool:
+        """Whether latency and bytes pass side by side (Cost)."""
+        return self.transport in _OVERLAPPING
 
     def as_json(self) -> dict[str, Any]:
         def figure(of: Figure | None) -> dict[str, Any] | None:
@@ -100,6 +103,9 @@ class Calibration:
         for name in names:
             if name in self.fits:
                 return self.fits[name]
+        for name in names:
+            if why := next((note for note in self.notes if note.startswith(f"{name}: ")), ""):
+                raise BadCalibration(f"{architecture} is not calibrated by {', '.join(self.sources)}: {why}")
         what = " --transport ".join(names[-1:])
         raise BadCalibration(
             f"{architecture} is not calibrated: {', '.join(self.sources)} has no rows of {' or '.join(names)} to learn from; "
@@ -184,13 +190,14 @@ class Calibration:
 
 @dataclass(frozen=True)
 class _Point:
-    """A row. `linked_s`: its bytes at the link's nominal rate, None without one."""
+    """A row. `linked_s`: its bytes at the link's nominal rate, None without one; `on_credit`: a token bucket's."""
 
     rounds: int
     size_bytes: int
     linked_s: float | None
     seconds: tuple[float, ...]
     cpu_limited: bool
+    on_credit: bool
     worker_cpu: float
     elsewhere_cpu: float
     cores: int | None
@@ -202,7 +209,9 @@ class _Point:
         linked_s = None
         if series.link_rate_bps:
             size = row.size_bytes * costs.link_bytes(architecture, cluster, row.dtype)
-            linked_s = max(0.0, size - burst_bytes) * 8 / series.link_rate_bps
+            pause_s = sum(run.paused_s for run in series.runs) / row.operations
+            linked_s = size * 8 / series.link_rate_bps
+            linked_s -= min(linked_s, pause_s, burst_bytes * 8 / series.link_rate_bps)
         moved = row.size_bytes * row.operations
         elsewhere = (row.user_s + row.system_s) / moved - row.workers * row.worker_cpu / formulas.GIGA
         elsewhere += (row.switch_cpu or 0.0) / formulas.GIGA
@@ -214,6 +223,7 @@ class _Point:
             linked_s,
             row.time.runs,
             row.limited_by == "cpu",
+            row.limited_by == "burst",
             row.worker_cpu / formulas.GIGA,
             max(0.0, elsewhere) / row.workers,
             cores if shared else None,
@@ -222,10 +232,20 @@ class _Point:
 
 def _fit(transport: str, points: Sequence[_Point]) -> Fit:
     """Raises BadCalibration."""
+    points = sorted(points, key=lambda point: point.size_bytes)
     linked = [point for point in points if point.linked_s is not None]
-    free = [point for point in linked if not point.cpu_limited]
-    # Where the processor held all rows back, they say what this machine gives, which is all there is to know.
-    chosen = free if len({point.size_bytes for point in free}) > 1 else linked
+    told = [point for point in linked if not point.on_credit]
+    free = [point for point in told if not point.cpu_limited]
+    held_back = False
+    # Small ones alone tell no rate.
+    if len({point.size_bytes for point in free}) > 1 and free[-1].size_bytes * 4 >= told[-1].size_bytes:
+        # Smaller ones tell the latency, whatever it is made of.
+        smallest = min(point.size_bytes for point in free)
+        chosen = [point for point in told if not point.cpu_limited or point.size_bytes < smallest]
+    else:
+        # Where the processor held all large ones back, they say what this machine gives, which is all there is to know.
+        chosen = linked
+        held_back = any(point.cpu_limited for point in linked)
     over = [point.linked_s or 0.0 for point in chosen]
     if not chosen:
         chosen = list(points)
@@ -235,33 +255,60 @@ def _fit(transport: str, points: Sequence[_Point]) -> Fit:
         raise BadCalibration(
             f"{transport}: rows of one size do not tell latency from rate; measure two at least, such as --size 64K --size 16M"
         )
-    lines = []
+    overlaps = transport in _OVERLAPPING
+    alone = _level_then_line if overlaps else _line
+    latencies, slopes = [], []
     for run in range(min(len(point.seconds) for point in chosen)):
-        times = [point.seconds[run] / point.rounds for point in chosen]
-        line = Line.through(per_round, times, [1 / time**2 for time in times])
-        if line.intercept < 0:  # the latency is below what these sizes can show
-            weights = [(x / time) ** 2 for x, time in zip(per_round, times, strict=True)]
-            slope = statistics.fmean([time / max(x, 1e-30) for x, time in zip(per_round, times, strict=True)], weights)
-            line = replace(line, slope=slope, intercept=0.0)
-        lines.append(line)
-    slopes = [line.slope for line in lines]
-    if min(slopes) <= 0:
+        latency, slope = alone(per_round, [point.seconds[run] / point.rounds for point in chosen])
+        latencies.append(latency)
+        slopes.append(slope)
+    means = [statistics.fmean(point.seconds) / point.rounds for point in chosen]
+    by_size = sorted(zip(per_round, means, strict=True))
+    if min(slopes) <= 0 or by_size[-1][1] <= by_size[0][1]:
         raise BadCalibration(f"{transport}: times do not grow with size, so they tell no rate; measure larger sizes")
-    latency, slope = statistics.fmean(line.intercept for line in lines), statistics.fmean(slopes)
+    latency, slope = statistics.fmean(latencies), statistics.fmean(slopes)
     misses = [
-        statistics.fmean(point.seconds) / point.rounds / (latency + slope * x) - 1
-        for x, point in zip(per_round, chosen, strict=True)
+        mean / (max(latency, slope * x) if overlaps else latency + slope * x) - 1
+        for x, mean in zip(per_round, means, strict=True)
     ]
     largest = [point for point in points if 4 * point.size_bytes >= max(each.size_bytes for each in points)]
     cheapest = min(largest, key=lambda point: point.worker_cpu + point.elsewhere_cpu)
     return Fit(
         transport,
-        Figure.of([line.intercept for line in lines]),
+        Figure.of(latencies),
         Figure.of([1 / each for each in slopes]) if linked else None,
         2 * math.sqrt(sum(miss**2 for miss in misses) / (len(misses) - 2)) if len(misses) > 2 else math.nan,
         Processor(cheapest.worker_cpu, cheapest.elsewhere_cpu, cheapest.cores),
-        bool(linked) and any(point.cpu_limited for point in chosen),
+        held_back,
         len(chosen),
+    )
+
+
+def _line(sizes: Sequence[float], times: Sequence[float]) -> tuple[float, float]:
+    """Height, at least 0, and slope."""
+    line = Line.through(sizes, times, [1 / time**2 for time in times])
+    if line.intercept < 0:  # the latency is below what these sizes can show
+        return 0.0, _through_origin(sizes, times)
+    return line.intercept, line.slope
+
+
+def _level_then_line(sizes: Sequence[float], times: Sequence[float]) -> tuple[float, float]:
+    """Of the larger of a level and a line through the origin: the level, 0 if even the smallest lies on the line, and the
+    slope, for the largest at least."""
+    ordered = sorted(zip(sizes, times, strict=True))
+    found = []
+    for number in range(len(ordered)):
+        flat = [time for _, time in ordered[:number]]
+        level = sum(1 / time for time in flat) / sum(1 / time**2 for time in flat) if flat else 0.0
+        slope = _through_origin(*zip(*ordered[number:], strict=True))
+        missed = sum((max(level, slope * x) / time - 1) ** 2 for x, time in ordered)
+        found.append((missed, level, slope))
+    return min(found)[1:]
+
+
+def _through_origin(sizes: Sequence[float], times: Sequence[float]) -> float:
+    return sum(x / time for x, time in zip(sizes, times, strict=True)) / sum(
+        (x / time) ** 2 for x, time in zip(sizes, times, strict=True)
     )
 
 

@@ -109,18 +109,18 @@ class Processor:
 class Cost:
     """Of one sum: `latency_s` once, then for each byte `serial` (by medium, one after the other) and the largest of `limits`,
     which are side by side. `credit_s`: of the "link" limit's time passes at once after a pause, in which it grows by `refill` a
-    second: a token bucket fills at the nominal rate. `at_once`: sums under way together, which share the link, so that one's
-    latency is hidden by what the others move."""
+    second: a token bucket fills at the nominal rate. `overlaps`: the latency passes while bytes move, so that the longer
+    of both is what a sum takes, instead of both together."""
 
     latency_s: float
     serial: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
     credit_s: float = 0.0
     refill: float = 1.0
-    at_once: int = 1
+    overlaps: bool = False
 
     def moving(self, size_bytes: float, credit_s: float) -> tuple[float, float]:
-        """Seconds of a sum after its latency, if it finds so much credit then, and the credit that it leaves."""
+        """Seconds of a sum but for its latency, if it finds so much credit, and the credit that it leaves."""
         if not self.limits:
             return 0.0, self.credit_s
         linked = size_bytes * self.limits["link"]
@@ -134,7 +134,8 @@ class Cost:
 
     def seconds(self, size_bytes: float) -> float:
         """Of a sum after a pause."""
-        return self.latency_s + self.moving(size_bytes, self.credit_s)[0]
+        moving_s = self.moving(size_bytes, self.credit_s)[0]
+        return max(self.latency_s, moving_s) if self.overlaps else self.latency_s + moving_s
 
     @property
     def narrowest(self) -> str:
@@ -144,7 +145,7 @@ class Cost:
 
     def limit(self, size_bytes: float) -> str:
         """What a sum of that size waits for most: "latency", or the narrowest."""
-        if self.limits and 2 * self.latency_s > self.seconds(size_bytes):
+        if self.limits and self.latency_s > self.moving(size_bytes, self.credit_s)[0]:
             return "latency"
         return self.narrowest
 
@@ -250,7 +251,7 @@ def cost(
 def scaled(found: Cost, times: float) -> Cost:
     """One that takes so many times as long."""
     serial, limits = ({name: times * s for name, s in each.items()} for each in (found.serial, found.limits))
-    return Cost(times * found.latency_s, serial, limits, times * found.credit_s, times * found.refill, found.at_once)
+    return Cost(times * found.latency_s, serial, limits, times * found.credit_s, times * found.refill, found.overlaps)
 
 
 def _ring(members: int) -> float:

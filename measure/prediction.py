@@ -75,8 +75,8 @@ class Ground:
         window = Window(self.slots, PAYLOAD_BYTES, rtt_s) if rtt_s else None
         media = {"ethernet": link, **inside}
         cost = costs.cost(architecture, cluster, media, dtype, window, self._processor(architecture))
-        # Without a calibration no latency is known that could be hidden.
-        return cost if self.calibration is None else replace(cost, at_once=self.calibration.fit(architecture).at_once)
+        # Without a calibration no latency is known.
+        return cost if self.calibration is None else replace(cost, overlaps=self.calibration.fit(architecture).overlaps)
 
     def round_trip_s(self, architecture: str, rates: Mapping[str, float]) -> float:
         """Of a switch's slots; 0: not known, and then no limit."""

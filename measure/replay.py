@@ -1,8 +1,7 @@
-"""A step's sums beside its backward pass: what a schedule of buckets hides, and what it leaves.
+"""A step's sums, one after the other, beside its backward pass: what a schedule of buckets hides, and what it leaves.
 
-As DistributedDataParallel does it, bucket by bucket in their order: a sum starts when its bucket is ready and, where k are
-under way at once, the k-th before it has ended. The link is for one at a time, in the same order; latencies pass side by side.
-The step goes on when the last sum has ended. Sums do not slow down computing.
+As DistributedDataParallel does it, bucket by bucket in their order: a sum starts when its bucket is ready and the sum before it
+has ended; the step goes on when the last one has. Sums neither slow down computing nor each other.
 """
 
 from __future__ import annotations
@@ -16,14 +15,15 @@ Part = tuple[float, float]  # a bucket: bytes, and seconds since backward's begi
 
 def ends(buckets: Sequence[Part], cost: Cost) -> list[float]:
     """When each bucket's sum has ended, in seconds since backward's begin. The link had a pause before the first."""
-    free_s, credit_s = 0.0, cost.credit_s
-    found: list[float] = []
-    for number, (size_bytes, ready_s) in enumerate(buckets):
-        starts_s = max(ready_s, found[number - cost.at_once] if number >= cost.at_once else 0.0)
-        moves_s = max(starts_s + cost.latency_s, free_s)
-        seconds, credit_s = cost.moving(size_bytes, cost.refilled(credit_s, moves_s - free_s))
-        free_s = moves_s + seconds
-        found.append(free_s)
+    now, idle_from, credit_s = 0.0, 0.0, cost.credit_s
+    found = []
+    for size_bytes, ready_s in buckets:
+        begins = max(now, ready_s)
+        moves = begins if cost.overlaps else begins + cost.latency_s
+        seconds, credit_s = cost.moving(size_bytes, cost.refilled(credit_s, moves - idle_from))
+        idle_from = moves + seconds
+        now = max(idle_from, begins + cost.latency_s)
+        found.append(now)
     return found
 
 

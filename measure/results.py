@@ -125,7 +125,7 @@ def _check(series: Series) -> None:
         counts = [value for each in [*run.usage, *run.carried] for value in vars(each).values()]
         if not all(0 < each < math.inf for each in times):  # NaN fails, too
             raise ValueError(f"a time of run {run.number} is no positive number of seconds")
-        if not all(0 <= each < math.inf for each in (*counts, run.serialize_s or 0, run.switch_cpu_s or 0)):
+        if not all(0 <= each < math.inf for each in (*counts, run.paused_s, run.serialize_s or 0, run.switch_cpu_s or 0)):
             raise ValueError(f"a count of run {run.number} is no number")
 
 

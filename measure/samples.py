@@ -38,6 +38,7 @@ class Run:
     seconds: list[list[float]] = field(default_factory=list)
     made: list[int] = field(default_factory=list)  # by worker, where workers operate each by itself
     elapsed_s: float = 0.0  # from the common start to the last worker's end; of allreduce, the sum of its operations
+    paused_s: float = 0.0  # of allreduce: between its operations, in all
     usage: list[Usage] = field(default_factory=list)  # by process: workers, then servers
     carried: list[Carried] = field(default_factory=list)  # by host; by process where the source is "payload"
     switch_cpu_s: float | None = None  # None: no switch on this machine, or none in this transport's way

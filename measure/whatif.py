@@ -294,7 +294,7 @@ def _about_links(ground: Ground, architectures: Collection[str], media_set: Coll
         )
     used = {fit.transport: fit for name in sorted(architectures) for fit in [calibration.fit(name)]}
     told += [
-        f"{fit.transport}: the processor held every calibrating row back, so its efficiency is the machine's, not the link's."
+        f"{fit.transport}: the processor held all large calibrating rows back: its efficiency is the machine's, not the link's."
         for fit in used.values()
         if fit.cpu_limited
     ]

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 WORKER_MODULE = "switchsum.training_worker"
 CALIBRATION, FEATURES, FORECASTS = "calibration.json", "features", "forecasts.json"
-# Far apart, so that latency and rate can be told from each other, and enough to tell how far a line is from them.
-_CALIBRATED_BYTES = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
+# Up to a model's gradients; small ones for the latency alone, and enough to tell how far the fit is from them.
+_CALIBRATED_BYTES = (4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
 _WARMUP_S = 2.0
 
 

@@ -13,14 +13,23 @@ import pytest
 from switchsum.measure import costs
 from switchsum.measure.calibration import BadCalibration, Calibration
 from switchsum.measure.costs import Cluster
+from switchsum.measure.prediction import Ground
 from switchsum.measure.result_files import Found
 from switchsum.measure.results import Results
 from switchsum.measure.samples import Series, Usage
 from tests.measure.made_results import results, series
 
 RATE_BPS = 100_000_000
-SIZES = (65_536, 1_048_576, 16_777_216)
+SIZES = (16_384, 1_048_576, 16_777_216)
 ARCHITECTURES = {"gloo": "ring", "tcp": "ps", "switchsum": "switch"}
+
+
+def takes(transport: str, size: int, latency_s: float, efficiency: float, rate_bps: int = RATE_BPS) -> float:
+    """Seconds of a sum of four workers, by the formulas of costs.py; through Gloo latency and bytes pass side by side."""
+    cluster = Cluster(4, 4 if transport == "tcp" else 0)
+    waits_s = costs.rounds(ARCHITECTURES[transport], cluster) * latency_s
+    moves_s = size * costs.link_bytes(ARCHITECTURES[transport], cluster) / efficiency * 8 / rate_bps
+    return max(waits_s, moves_s) if transport == "gloo" else waits_s + moves_s
 
 
 def sums(
@@ -33,11 +42,9 @@ def sums(
 ) -> list[Series]:
     """Of four workers, with exactly that latency and efficiency in the middle run."""
     servers = 4 if transport == "tcp" else 0
-    cluster = Cluster(4, servers)
-    rounds, factor = costs.rounds(ARCHITECTURES[transport], cluster), costs.link_bytes(ARCHITECTURES[transport], cluster)
     made = []
     for size in SIZES:
-        seconds = rounds * latency_s + size * factor / efficiency * 8 / (rate_bps or RATE_BPS)
+        seconds = takes(transport, size, latency_s, efficiency, rate_bps or RATE_BPS)
         factors = [1 + spread * step for step in (-1, -0.5, 0, 0.5, 1)]
         one = series(
             "allreduce", transport, f"{size} B", size, seconds, spread=factors, workers=4, servers=servers,
@@ -95,11 +102,10 @@ def test_predictions_at_the_calibrating_rate_are_what_was_measured() -> None:
     for transport, architecture in ARCHITECTURES.items():
         cluster = Cluster(4, 4 if transport == "tcp" else 0)
         middle, first, last = (
-            costs.cost(architecture, cluster, {"ethernet": learnt.medium(architecture, RATE_BPS / 8, run)}).seconds(SIZES[1])
+            Ground(learnt, rtt_s=1e-9).cost(architecture, cluster, {"ethernet": RATE_BPS / 8}, "float32", run).seconds(SIZES[1])
             for run in (None, 0, 4)
         )
-        rounds, factor = costs.rounds(architecture, cluster), costs.link_bytes(architecture, cluster)
-        assert middle == pytest.approx(rounds * 0.001 + SIZES[1] * factor / 0.9 / 12.5e6, rel=0.005)
+        assert middle == pytest.approx(takes(transport, SIZES[1], 0.001, 0.9), rel=0.005)
         assert first < middle < last
 
 
@@ -133,19 +139,70 @@ def replace_times(rows: Results, number: int, factor: float) -> Results:
     return bent
 
 
-def test_the_bursts_bytes_take_no_time() -> None:
-    """131,072 bytes pass at once: what is fitted is the rest's time."""
+@pytest.mark.parametrize(("pause_s", "free_bytes"), [(0.0, 0), (0.004, 50_000), (1.0, 131_072)])
+def test_what_a_pause_gathered_takes_no_time(pause_s: float, free_bytes: int) -> None:
+    """A token bucket of 131,072 bytes fills at the link's rate: what is fitted is the rest's time."""
     rows = []
     for size in SIZES:
-        seconds = 0.001 + max(0, size - 131_072) / 0.9 / 12.5e6
-        rows.append(
-            series("allreduce", "switchsum", f"{size} B", size, seconds, workers=4, link_rate_bps=RATE_BPS, link_source="tbf")
-        )
+        seconds = 0.001 + max(0, size - free_bytes) / 0.9 / 12.5e6
+        row = series("allreduce", "switchsum", f"{size} B", size, seconds, workers=4, link_rate_bps=RATE_BPS, link_source="tbf")
+        for run in row.runs:
+            run.paused_s = pause_s * run.operations
+        rows.append(row)
     learnt = Calibration.of(found(results(*rows, links=[{"link": {"burst_bytes": 131_072}}])))
     fit = learnt.fits["switchsum"]
     assert fit.efficiency is not None
     assert (fit.latency_s.mean, fit.efficiency.mean) == (pytest.approx(0.001, rel=0.01), pytest.approx(0.9, rel=0.01))
     assert learnt.burst_bytes == 131_072
+
+
+def test_sums_that_passed_on_credit_tell_nothing() -> None:
+    rows = made()
+    told = Calibration.of(found(rows)).fits["switchsum"]
+    for each in rows.series:
+        if each.size_bytes == SIZES[0]:  # in half the time, and with more than the link's rate
+            for run in each.runs:
+                run.seconds = [[seconds / 2 for seconds in worker] for worker in run.seconds]
+                run.carried = [replace(one, sent_bytes=10 * one.sent_bytes) for one in run.carried]
+    credited = results(*rows.series, links=rows.links)
+    assert {row.limited_by for row in credited.rows if row.size_bytes == SIZES[0]} == {"burst"}
+    fit = Calibration.of(found(credited)).fits["switchsum"]
+    assert (fit.rows, fit.efficiency.mean) == (2, pytest.approx(told.efficiency.mean, rel=0.01))
+
+
+def test_a_level_is_told_from_a_line() -> None:
+    """Rows below the level's end do not bend the line, and rows above it do not lift the level."""
+    sizes = (4_096, 16_384, 65_536, 262_144, 1_048_576)
+    rows = [
+        series("allreduce", "gloo", f"{size} B", size, takes("gloo", size, 0.002, 0.8), workers=4, link_rate_bps=RATE_BPS)
+        for size in sizes
+    ]
+    assert results(*rows).rows[0].limited_by == "cpu"  # which is no reason to leave out what tells of latency
+    fit = Calibration.of(found(results(*rows))).fits["gloo"]
+    assert fit.latency_s.mean == pytest.approx(0.002)
+    assert fit.efficiency.mean == pytest.approx(0.8)
+    assert fit.missed < 1e-6
+    large = Calibration.of(found(results(*rows[-2:]))).fits["gloo"]
+    assert (large.latency_s.mean, large.efficiency.mean) == (0.0, pytest.approx(0.8))  # no row showed a latency
+
+
+def test_small_sums_alone_tell_no_rate() -> None:
+    """The processor held the large ones back, so the small ones, which wait for latency, would be all that is left."""
+    sizes = (4_096, 65_536, 1_048_576, 4_194_304)
+    rows = [
+        series(
+            "allreduce", "switchsum", f"{size} B", size, takes("switchsum", size, 0.002, 0.5), workers=4, link_rate_bps=RATE_BPS
+        )
+        for size in sizes
+    ]
+    for row in rows:
+        for run in row.runs:
+            run.machine_busy_ticks = 10 if row.size_bytes > 65_536 else 1
+            run.usage = [replace(each, user_s=0.0, system_s=0.0) for each in run.usage]
+    assert [row.limited_by for row in results(*rows).rows] == ["-", "-", "cpu", "cpu"]
+    fit = Calibration.of(found(results(*rows))).fits["switchsum"]
+    assert (fit.rows, fit.cpu_limited) == (4, True)
+    assert fit.efficiency.mean == pytest.approx(0.5, rel=0.01)
 
 
 def test_a_latency_below_zero_is_none() -> None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch.distributed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,38 +84,41 @@ def test_one_worker_waits_for_nobody() -> None:
 
 PARTS = st.lists(st.tuples(st.floats(1, 1e9), st.floats(0, 1)), min_size=1, max_size=8)
 COSTS = st.builds(
-    lambda latency, link, cpu, credit, at_once: Cost(latency, {}, {"link": link, "cpu": cpu}, credit, at_once=at_once),
+    lambda latency, link, cpu, credit, overlaps: Cost(latency, {}, {"link": link, "cpu": cpu}, credit, overlaps=overlaps),
     st.floats(0, 0.1),
     st.floats(1e-12, 1e-7),
     st.floats(0, 1e-7),
     st.floats(0, 0.2),
-    st.integers(1, 4),
+    st.booleans(),
 )
 
 
 @pytest.mark.parametrize(
-    ("at_once", "latency_s", "ends_s"),
+    ("overlaps", "latency_s", "ends_s"),
     [
-        (1, 0.1, [0.3, 0.6, 0.9, 1.5]),  # one after the other
-        (2, 0.1, [0.3, 0.5, 0.7, 1.5]),  # the link is busy: only the first latency shows, and that after a pause
-        (2, 0.5, [0.7, 0.9, 1.4, 1.9]),  # the link waits for latencies, two of which pass side by side
-        (9, 0.5, [0.7, 0.9, 1.1, 1.9]),
+        (False, 0.1, [0.3, 0.6, 1.5]),
+        (True, 0.1, [0.2, 0.4, 1.4]),  # less than what the bytes take
+        (True, 0.5, [0.5, 1.0, 1.7]),  # more
     ],
 )
-def test_sums_under_way_at_once_hide_latencies(at_once: int, latency_s: float, ends_s: list[float]) -> None:
+def test_a_latency_passes_before_the_bytes_or_beside_them(overlaps: bool, latency_s: float, ends_s: list[float]) -> None:
     """Of 200 ms on the link each; the last is ready after 1.2 s."""
-    cost = Cost(latency_s, {}, {"link": 1e-9}, at_once=at_once)
-    found = replay.ends([(2e8, 0.0), (2e8, 0.0), (2e8, 0.0), (2e8, 1.2)], cost)
-    assert found == pytest.approx(ends_s)
+    cost = Cost(latency_s, {}, {"link": 1e-9}, overlaps=overlaps)
+    assert replay.ends([(2e8, 0.0), (2e8, 0.0), (2e8, 1.2)], cost) == pytest.approx(ends_s)
+    assert cost.seconds(2e8) == pytest.approx(ends_s[0])
+    assert cost.limit(2e8) == ("latency" if latency_s == 0.5 else "link")
 
 
-def test_gloo_has_two_threads_as_the_calibration_says() -> None:
-    measured = calibration()
-    assert measured.fit("ring").transport == "gloo"
-    assert measured.fit("ring").at_once == torch.distributed.ProcessGroupGloo._Options()._threads
-    assert measured.fit("switch").at_once == 1
-    cluster, rates = Cluster(4), {"ethernet": GBPS}
-    assert Ground(measured).cost("ring", cluster, rates, "float32").at_once == measured.fit("ring").at_once
+def test_what_idles_beside_a_latency_gathers_credit() -> None:
+    """A bucket of 100 ms: 50 ms of bytes leave half of it; 450 ms of waiting fill it again."""
+    cost = Cost(0.5, {}, {"link": 1e-9}, credit_s=0.1, overlaps=True)
+    assert replay.ends([(5e7, 0.0), (6e8, 0.0)], cost) == pytest.approx([0.5, 1.0])
+    assert replay.ends([(5e8, 0.0), (6e8, 0.0)], cost) == pytest.approx([0.5, 1.1 - 0.1])
+
+
+def test_a_calibrated_ring_of_gloo_overlaps() -> None:
+    ground, cluster, rates = Ground(calibration()), Cluster(4), {"ethernet": GBPS}
+    assert [ground.cost(name, cluster, rates, "float32").overlaps for name in ("ring", "switch")] == [True, False]
 
 
 @pytest.mark.parametrize(
