@@ -22,10 +22,11 @@ RACK ?= bmv2_topologies/racks/four-100m.yaml
 rack: $(STAMP)
 	$(BIN)/switchsum demo --rack $(RACK) --loss 0.01 $(if $(SWITCH),--switch $(SWITCH)) $(if $(BMV2),--bmv2 $(BMV2))
 
-# A crash must end the run: after one, pytest-xdist 3.8 waits for ever (its issue 1378). Files go to the two processes in the
-# order of tests/conftest.py; xdist's own puts those with few tests last, which are among the longest.
+# Three processes for two cores, since a third of the time tests wait for leases and time-outs. A crash must end the run: after
+# one, pytest-xdist 3.8 waits for ever (its issue 1378). Files go to the processes in the order of tests/conftest.py; xdist's own
+# puts those with few tests last, which are among the longest.
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 tests
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 tests
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

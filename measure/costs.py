@@ -8,6 +8,8 @@ Of S bytes of each of n workers, with full-duplex links of B bytes a second (nom
     hierarchical  a ring inside each host, then inside each rack, then between racks, each on the share that the one before left
     switch        S/B + alpha, at most slots * payload / RTT, with 32, 16 or 8 bits for each number
 
+Where latency passes beside the bytes (Cost.overlaps), the larger of alpha's part and the bytes' counts, instead of both.
+
 Several workers of a host sum among themselves first (not in the flat ring), over nvlink or else pcie: 2(g-1)/g S/B of that.
 Where pcie is given, ps and switch pass it as well, since both work from the host's memory. One worker sums nothing.
 
