@@ -142,14 +142,14 @@ class AllReduce(Experiment):
             run.machine_busy_ticks += busy_after - busy
             run.machine_ticks += ticks_after - ticks
             used = self._used(way, answers, used_before)
-            run.usage = [_sum(*both) for both in zip(run.usage, used, strict=True)]
+            run.usage = [now.after(before) for now, before in zip(used, run.usage, strict=True)]
         return [answer["ns"] / 1e9 for answer in answers]
 
     def _used(self, way: Way, answers: list[dict[str, Any]], served: list[dict[str, Any]]) -> list[Usage]:
         """By process: the workers' as they answer, then what servers used since they told `served`."""
         used = [Usage(**answer["usage"]) for answer in answers]
         for before, after in zip(served, self._ask(self._servers(way), way, "usage"), strict=True):
-            used.append(processor.difference(Usage(**after["usage"]), Usage(**before["usage"])))
+            used.append(Usage(**after["usage"]).since(Usage(**before["usage"])))
         return used
 
     def _after(self, row: Series, way: Way) -> None:
@@ -180,14 +180,3 @@ class AllReduce(Experiment):
         row.wrong = (row.wrong or 0) + wrong
         row.checked += sum(answers[0]["counts"]) * self._plan.workers
         row.largest_error = max([row.largest_error or 0.0, *(answer["largest_error"] for answer in answers)])
-
-
-def _sum(one: Usage, other: Usage) -> Usage:
-    """Of two stretches of one process, `other` the later one."""
-    return Usage(
-        one.user_s + other.user_s,
-        one.system_s + other.system_s,
-        one.voluntary_switches + other.voluntary_switches,
-        one.involuntary_switches + other.involuntary_switches,
-        other.resident_bytes,
-    )

@@ -244,7 +244,7 @@ def _fit(transport: str, points: Sequence[_Point]) -> Fit:
         chosen = [point for point in told if not point.cpu_limited or point.size_bytes < smallest]
     else:
         # Where the processor held all large ones back, they say what this machine gives, which is all there is to know.
-        chosen = linked
+        chosen = told if len({point.size_bytes for point in told}) > 1 else linked
         held_back = any(point.cpu_limited for point in linked)
     over = [point.linked_s or 0.0 for point in chosen]
     if not chosen:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from itertools import product
 
-from switchsum.measure import processor
 from switchsum.measure.crew import BenchmarkFailed
 from switchsum.measure.experiment import Case, Experiment, Plan, Way
 from switchsum.measure.rpc import Method
@@ -107,10 +106,7 @@ class Calls(Experiment):
         before = crew.ask("usage", self._plan.timeout_s, way=way.name)
         self._call(row, way, run, self._plan.duration_s)
         after = crew.ask("usage", self._plan.timeout_s, way=way.name)
-        run.usage = [
-            processor.difference(Usage(**end["usage"]), Usage(**start["usage"]))
-            for end, start in zip(after, before, strict=True)
-        ]
+        run.usage = [Usage(**end["usage"]).since(Usage(**start["usage"])) for end, start in zip(after, before, strict=True)]
         spent = [
             end["messages_s"] - start["messages_s"]
             for end, start in zip(after, before, strict=True)

@@ -233,9 +233,9 @@ class Experiment(ABC):
             alone = all(hello["alone"] and hello["interface"] not in ("", "lo") for hello in hellos)
             row.link_source = source = "interface" if alone else "payload"
             old, new = ([Carried(**answer[source]) for answer in answers] for answers in (before[0], after[0]))
-        run.carried = [difference(end, start) for end, start in zip(new, old, strict=True)]
+        run.carried = [end.since(start) for end, start in zip(new, old, strict=True)]
         ends, starts = ([Carried(**answer["payload"]) for answer in answers] for answers in (after[0], before[0]))
-        run.payload = [difference(end, start) for end, start in zip(ends, starts, strict=True)]
+        run.payload = [end.since(start) for end, start in zip(ends, starts, strict=True)]
         run.resent_bytes = [end["resent_bytes"] - start["resent_bytes"] for end, start in zip(after[0], before[0], strict=True)]
         if after[0][0]["resent"] is not None:
             run.resent = sum(end["resent"] - start["resent"] for end, start in zip(after[0], before[0], strict=True))
@@ -246,14 +246,3 @@ class Experiment(ABC):
         if not self._one_clock[id(crew)]:
             return None
         return time.monotonic_ns() + _LEAD_NS + _LEAD_PER_RANK_NS * crew.ranks
-
-
-def difference(after: Carried, before: Carried) -> Carried:
-    """What was carried between two counts."""
-    return Carried(
-        after.sent_bytes - before.sent_bytes,
-        after.received_bytes - before.received_bytes,
-        after.sent_packets - before.sent_packets,
-        after.received_packets - before.received_packets,
-        after.dropped - before.dropped,
-    )

@@ -42,15 +42,4 @@ def usage() -> Usage:
 
 def used_since(before: Usage) -> Usage:
     """What usage() grew by."""
-    return difference(usage(), before)
-
-
-def difference(after: Usage, before: Usage) -> Usage:
-    """What a process used between two moments; its memory at the later one."""
-    return Usage(
-        after.user_s - before.user_s,
-        after.system_s - before.system_s,
-        after.voluntary_switches - before.voluntary_switches,
-        after.involuntary_switches - before.involuntary_switches,
-        after.resident_bytes,
-    )
+    return usage().since(before)

@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from switchsum.measure import endpoints
+from switchsum.measure.counters import Counters, of_tcp
 from switchsum.measure.payload import Payload
 from switchsum.measure.rpc import Buffers, CallFailed, Client, Method
 from switchsum.measure.sum_service import WINDOW, Head
-from switchsum.measure.transports import Counters, Description, Transport, of_tcp
+from switchsum.measure.transports import Description, Transport
 
 if TYPE_CHECKING:
     import torch

@@ -16,6 +16,23 @@ class Usage:
     involuntary_switches: int
     resident_bytes: int
 
+    def after(self, earlier: Usage) -> Usage:
+        """Both stretches together; the memory at the later one's end, which is this."""
+        return self._and(earlier, 1)
+
+    def since(self, before: Usage) -> Usage:
+        """What was used between two moments; the memory at the later one, which is this."""
+        return self._and(before, -1)
+
+    def _and(self, other: Usage, sign: int) -> Usage:
+        return Usage(
+            self.user_s + sign * other.user_s,
+            self.system_s + sign * other.system_s,
+            self.voluntary_switches + sign * other.voluntary_switches,
+            self.involuntary_switches + sign * other.involuntary_switches,
+            self.resident_bytes,
+        )
+
 
 @dataclass(frozen=True)
 class Carried:
@@ -27,6 +44,16 @@ class Carried:
     sent_packets: int = 0
     received_packets: int = 0
     dropped: int = 0
+
+    def since(self, before: Carried) -> Carried:
+        """What was carried between two counts."""
+        return Carried(
+            self.sent_bytes - before.sent_bytes,
+            self.received_bytes - before.received_bytes,
+            self.sent_packets - before.sent_packets,
+            self.received_packets - before.received_packets,
+            self.dropped - before.dropped,
+        )
 
 
 @dataclass

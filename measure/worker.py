@@ -23,6 +23,7 @@ from switchsum.measure import interfaces, processor, resources, tcp_counters
 from switchsum.measure.call_roles import CallRoles
 from switchsum.measure.channel import Channel, Closed, connect
 from switchsum.measure.clock import machine, wait_until
+from switchsum.measure.counters import of_tcp
 from switchsum.measure.payload import ITEM_BYTES, Numbers, Payload, checksums
 from switchsum.measure.samples import Carried
 
@@ -179,12 +180,7 @@ class Worker:
         }
 
     def do_counters(self, way: str) -> dict[str, Any]:
-        if way in self._transports:
-            found = self._transports[way].counters()
-        else:
-            from switchsum.measure.transports import of_tcp
-
-            found = of_tcp()
+        found = self._transports[way].counters() if way in self._transports else of_tcp()
         packets = (found.sent_packets, found.received_packets)
         return {
             "interface": asdict(interfaces.carried(self._interface)),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from switchsum import cli
+from tests.in_process import switchsum
 
 MISUSE = {
     "demo --workers 40": "--workers 40: 32 is the limit, because each slot of the switch remembers who has contributed "
@@ -48,11 +49,7 @@ MISUSE = {
 
 def run(arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
     """Run the command in this process; its exit status."""
-    monkeypatch.setattr(sys, "argv", ["switchsum", *arguments.split()])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert isinstance(stopped.value.code, int)
-    return stopped.value.code
+    return switchsum(monkeypatch, *arguments.split())
 
 
 @pytest.mark.parametrize(("arguments", "message"), MISUSE.items(), ids=MISUSE.keys())

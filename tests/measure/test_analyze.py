@@ -7,7 +7,6 @@ import json
 import math
 import os
 import shutil
-import sys
 import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,13 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchsum import cli
 from switchsum.measure import analysis_table, breakdown, matching, spans
 from switchsum.measure.analysis import Analysis
 from switchsum.measure.breakdown import Parts, StepTimes
 from switchsum.measure.spans import Spans
 from switchsum.measure.traces import execution, folder, kineto, names, stream
 from switchsum.measure.traces.stream import BadTrace
+from tests.in_process import switchsum
 from tests.measure.made_features import features
 from tests.measure.made_traces import (
     NCCL,
@@ -429,11 +428,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
 
 
 def analyze(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["switchsum", "analyze", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert isinstance(stopped.value.code, int)
-    return stopped.value.code
+    return switchsum(monkeypatch, "analyze", *arguments)
 
 
 def _packed(path: Path) -> bytes:

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from switchsum import bench_sites, cli
+from switchsum import bench_sites
 from switchsum.bmv2_topologies import namespaces
 from switchsum.measure.manifest import Buffer, Manifest, Step
+from tests.in_process import switchsum
 
 ROOT = Path(__file__).resolve().parents[2]
 RACKS = ROOT / "bmv2_topologies" / "racks"
@@ -25,14 +26,9 @@ WRONG = 13  # the column
 
 def bench(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     """Run the command in this process; its exit status."""
-    monkeypatch.setattr(sys, "argv", ["switchsum", "bench", "allreduce", *arguments])
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert isinstance(stopped.value.code, int)
-    return stopped.value.code
+    return switchsum(monkeypatch, "bench", "allreduce", *arguments)
 
 
 def rows_of(printed: str) -> list[list[str]]:
@@ -265,10 +261,8 @@ def test_a_job_that_does_not_suit_its_servers_is_refused(
     job = {"RANK": "1", "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     for name, value in job.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "argv", ["switchsum", "bench", "allreduce", *arguments.split()])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert (stopped.value.code, capsys.readouterr()) == (2, ("", f"error: {message}\n"))
+    status = switchsum(monkeypatch, "bench", "allreduce", *arguments.split())
+    assert (status, capsys.readouterr()) == (2, ("", f"error: {message}\n"))
 
 
 MISUSE = {

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from switchsum import bench_payloads, bench_sites, cli
+from switchsum import bench_payloads, bench_sites
 from switchsum.bmv2_topologies import namespaces
 from switchsum.measure import experiment
+from tests.in_process import switchsum
 
 ROOT = Path(__file__).resolve().parents[2]
 RACKS = ROOT / "bmv2_topologies" / "racks"
@@ -24,14 +25,9 @@ QUICK = ["--duration", "0.02", "--warmup", "0", "--port", "0"]
 
 def bench(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     """Run the command in this process; its exit status."""
-    monkeypatch.setattr(sys, "argv", ["switchsum", "bench", *arguments])
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert isinstance(stopped.value.code, int)
-    return stopped.value.code
+    return switchsum(monkeypatch, "bench", *arguments)
 
 
 def test_every_transport_and_mode_on_loopback(

@@ -9,14 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from switchsum import autoload, cli
+from switchsum import autoload
 from switchsum.measure import manifest
 from switchsum.measure.manifest import Manifest
+from tests.in_process import switchsum
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINING = str(ROOT / "tests" / "measure" / "captured_training.py")
@@ -180,11 +180,8 @@ def test_a_folder_that_is_gone_breaks_no_import(tmp_path: Path, monkeypatch: pyt
         autoload.register()
 
 
-def run(command: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(sys, "argv", ["switchsum", "bench", command, *words])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    return stopped.value.code
+def run(command: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    return switchsum(monkeypatch, "bench", command, *words)
 
 
 def test_what_cannot_work_is_said_before_anything_runs(

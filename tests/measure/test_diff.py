@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from switchsum import cli
 from switchsum.measure.samples import Series
+from tests.in_process import switchsum
 from tests.measure.made_results import latencies, results, series
 
 
 def diff(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """Run the command in this process; its exit status."""
-    monkeypatch.setattr(sys, "argv", ["switchsum", "bench", "diff", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert isinstance(stopped.value.code, int)
-    return stopped.value.code
+    return switchsum(monkeypatch, "bench", "diff", *arguments)
 
 
 @pytest.fixture

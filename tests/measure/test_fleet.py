@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from switchsum import cli
 from switchsum.measure import fleet, fleet_page, fleet_pictures, synthetic_fleet
 from switchsum.measure.features import BadFeatures
 from switchsum.measure.fleet import Fleet
 from switchsum.measure.prediction import Ground
+from tests.in_process import switchsum
 from tests.measure.made_features import features
 from tests.measure.test_calibration import calibration
 from tests.measure.test_report import PNG, check
@@ -22,11 +21,7 @@ RATES = {"ethernet": [3.125e9, 12.5e9], "pcie": [10e9], "nvlink": [50e9]}
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["switchsum", "fleet", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert isinstance(stopped.value.code, int)
-    return stopped.value.code
+    return switchsum(monkeypatch, "fleet", *arguments)
 
 
 def studied(*jobs: object) -> Fleet:

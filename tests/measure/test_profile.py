@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import switchsum
-from switchsum import autoload, cli
+from switchsum import autoload
 from switchsum.bucket_recorder import AlreadyWatched
 from switchsum.measure.features import Features, of_job
 from switchsum.operation_counter import OperationCounter, StepCounts
@@ -54,6 +54,7 @@ WATCHED = """
 import sys, torch, switchsum
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from tests.in_process import switchsum
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 with switchsum.profile(sys.argv[1]):
@@ -164,11 +165,8 @@ def test_what_is_particular_to_a_form(forms: Path) -> None:
     assert [event for event in events_of(forms / "accumulated") if event["name"] == "gloo:all_reduce"]
 
 
-def run(words: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(sys, "argv", ["switchsum", "profile", *words])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    return stopped.value.code
+def run(words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    return switchsum(monkeypatch, "profile", *words)
 
 
 @pytest.fixture

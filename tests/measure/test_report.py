@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from switchsum import cli
 from switchsum.measure import findings, numerals, page, pictures, result_files
 from switchsum.measure.intervals import Ratio
 from switchsum.measure.result_files import Found, Measured
@@ -21,21 +19,16 @@ from switchsum.measure.results import Results
 from switchsum.measure.rows import Figure
 from switchsum.measure.samples import Series
 from switchsum.measure.timelines import Timeline
+from tests.in_process import switchsum
 from tests.measure.made_results import SIZES, counted, latencies, results, series
 
-ROOT = Path(__file__).resolve().parents[2]
 PNG = b"\x89PNG\r\n\x1a\n"
 VOID = {"meta", "img", "br"}
 
 
 def bench(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """Run the command in this process; its exit status."""
-    monkeypatch.setattr(sys, "argv", ["switchsum", "bench", *map(str, arguments)])
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert isinstance(stopped.value.code, int)
-    return stopped.value.code
+    return switchsum(monkeypatch, "bench", *arguments)
 
 
 @dataclass

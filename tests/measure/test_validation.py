@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchsum import cli
 from switchsum.bmv2_topologies import namespaces
 from switchsum.measure import validation
 from switchsum.measure.features import BadFeatures, Bucket, Features, together
@@ -23,6 +21,7 @@ from switchsum.measure.prediction import Interval
 from switchsum.measure.rows import Figure
 from switchsum.measure.validation import Forecast, Measured, Point, Validation, judge
 from switchsum.measure.workloads import WORKLOADS
+from tests.in_process import switchsum
 from tests.measure.made_features import features
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -175,12 +174,7 @@ def test_a_workload_learns_the_same_from_the_same_seed(name: str) -> None:
 
 def validate(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     """Run the command in this process; its exit status."""
-    monkeypatch.setattr(sys, "argv", ["switchsum", "validate", *arguments])
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert isinstance(stopped.value.code, int)
-    return stopped.value.code
+    return switchsum(monkeypatch, "validate", *arguments)
 
 
 RACK = str(ROOT / "bmv2_topologies" / "racks" / "two.yaml")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from switchsum import cli
 from switchsum.measure import advice, verdicts, whatif, whatif_pictures, whatif_table
 from switchsum.measure.costs import Cluster
 from switchsum.measure.features import Bucket, Features
@@ -20,6 +18,7 @@ from switchsum.measure.prediction import CannotPredict, Ground
 from switchsum.measure.rows import Figure
 from switchsum.measure.whatif import Study
 from switchsum.whatif_command import counts
+from tests.in_process import switchsum
 from tests.measure.made_features import features
 from tests.measure.made_results import results
 from tests.measure.test_calibration import calibration, made
@@ -31,11 +30,7 @@ WHOLE = tuple(Bucket(25_000_000, "int32", ready) for ready in (0.05, 0.10, 0.15,
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["switchsum", "whatif", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert isinstance(stopped.value.code, int)
-    return stopped.value.code
+    return switchsum(monkeypatch, "whatif", *arguments)
 
 
 def study(job: Features, *gbps: float, ground: Ground | None = None, architectures: Any = ("ring", "switch")) -> Study:

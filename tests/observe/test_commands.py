@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from switchsum import cli
 from switchsum.controller.daemon import ControllerDaemon
 from switchsum.job_rates import Reading
 from switchsum.protos import job_pb2 as pb
@@ -27,6 +26,7 @@ from switchsum.top_view import State, view
 from tests.controller.conftest import all_join, make_controller
 from tests.controller.test_service import eventually, sums
 from tests.controller.worker import HOST, Worker
+from tests.in_process import switchsum
 from tests.observe.turns import send_in_turn
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,11 +42,7 @@ Workers = Callable[[ControllerDaemon | str, int], list[Worker]]
 
 
 def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(sys, "argv", ["switchsum", *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert isinstance(stopped.value.code, int)
-    return stopped.value.code
+    return switchsum(monkeypatch, *arguments)
 
 
 def rounds(switch: SoftSwitch, world: list[Worker], count: int) -> None:
