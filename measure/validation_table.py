@@ -69,8 +69,8 @@ def summary(validation: Validation) -> list[str]:
     held = sum(point.measured.limited_by == "cpu" for point in points)
     if held:
         told.append(
-            f"{held} of the points were held back by the processor when they were run: there sums slow down computing, which "
-            "the model leaves out"
+            f"{held} of the points were held back by the processor when they were run: there sums slow down computing, of "
+            "which the model knows only that the work of both has to fit"
         )
     missed = validation.missed()
     return told + ([f"MISSED: {each}" for each in missed] or ["all aims are met"])
