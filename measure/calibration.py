@@ -253,7 +253,7 @@ def _fit(transport: str, points: Sequence[_Point]) -> Fit:
     per_round = [value / point.rounds for value, point in zip(over, chosen, strict=True)]
     if len(set(per_round)) < 2:
         raise BadCalibration(
-            f"{transport}: rows of one size do not tell latency from rate; measure two at least, such as --size 64K --size 16M"
+            f"{transport}: rows of one size do not tell latency from rate; measure two at least, such as --size 4K --size 16M"
         )
     overlaps = transport in _OVERLAPPING
     alone = _level_then_line if overlaps else _line

@@ -12,7 +12,7 @@ from switchsum import cli
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def switchsum(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
+def command_line(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
     """The exit status of `switchsum WORDS`. Processes that it starts import this checkout."""
     monkeypatch.setattr(sys, "argv", ["switchsum", *map(str, words)])
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from switchsum import cli
-from tests.in_process import switchsum
+from tests.in_process import command_line
 
 MISUSE = {
     "demo --workers 40": "--workers 40: 32 is the limit, because each slot of the switch remembers who has contributed "
@@ -49,7 +49,7 @@ MISUSE = {
 
 def run(arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
     """Run the command in this process; its exit status."""
-    return switchsum(monkeypatch, *arguments.split())
+    return command_line(monkeypatch, *arguments.split())
 
 
 @pytest.mark.parametrize(("arguments", "message"), MISUSE.items(), ids=MISUSE.keys())

@@ -3,7 +3,8 @@
 Every sum is checked bit by bit; the slots of running jobs never overlap; a refusal says how many slots were asked for and how
 many are free; at the end all slots are free, and neither controller nor switch has grown. Real processes on loopback.
 
-As `... many_jobs team CONTROLLER SEED RANK WORLD_SIZE SECONDS SUMS` it is one rank.
+As `... many_jobs team CONTROLLER SEED RANK WORLD_SIZE SECONDS SUMS GO` it is one rank, which begins when
+there is a file GO.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ LEASE_S = 10.0
 SLOT_CHOICES = (64, 256, 512, 1024)  # more than the switch has, if all are unlucky
 MOST_SUMS = 200  # of a job
 _ELEMENTS = 256
+_READY = "ready"
 _LOOK_S = 0.25
 _PATIENCE_S = 120.0
 _WARM_UP = 0.3  # share of the time after which memory must not grow any more
@@ -77,14 +79,19 @@ def run(seconds: float, seed: int, folder: Path, *, most_sums: int = MOST_SUMS) 
     with contextlib.ExitStack() as stack:
         switch, controller, address = _network(stack, folder)
         dice = random.Random(seed)
-        ranks = []
+        ranks: dict[subprocess.Popen[bytes], Path] = {}  # with their logs
+        go = folder / "go"
         for team in range(TEAMS):
             size = dice.choice((2, 2, 3))
             for rank in range(size):
                 words = ["-m", "tests.faults.many_jobs", "team", address, str(seed * TEAMS + team), str(rank), str(size)]
-                ranks.append(
-                    stack.enter_context(_process([*words, str(seconds), str(most_sums)], folder / f"{team}-{rank}.log"))
-                )
+                log = folder / f"{team}-{rank}.log"
+                ranks[stack.enter_context(_process([*words, str(seconds), str(most_sums), str(go)], log))] = log
+        # All at once: a job that found the switch full is refused to its other ranks for some seconds only, and one that had
+        # taken longer to start would wait for the others in vain.
+        for process, log in ranks.items():
+            _await(process, log, _READY)
+        go.touch()
         client = JobClient(address)
         stack.callback(client.close)
         deadline = time.monotonic() + seconds + _PATIENCE_S
@@ -98,7 +105,7 @@ def run(seconds: float, seed: int, folder: Path, *, most_sums: int = MOST_SUMS) 
                 account.problems.append(f"ranks are not at their end {_PATIENCE_S:g} s after their time; stacks: {folder}")
                 break
             time.sleep(_LOOK_S)
-        for log in sorted(folder.glob("[0-9]*.log")):
+        for log in ranks.values():
             _read(log, account)
         reply = client.inspect()
         if reply.slots_free != reply.slots_total or any(job.running for job in reply.jobs):
@@ -184,9 +191,12 @@ def _resident_kib(pid: int) -> int:
     return int(status.partition("VmRSS:")[2].split()[0])
 
 
-def team_member(controller: str, seed: int, rank: int, size: int, seconds: float, most_sums: int) -> dict[str, int]:
+def team_member(controller: str, seed: int, rank: int, size: int, seconds: float, most_sums: int, go: Path) -> dict[str, int]:
     """One rank: all of a team draw alike, so that they need no words. Raises AssertionError for what must not be."""
     prepare()
+    print(_READY, flush=True)
+    while not go.exists():
+        time.sleep(0.05)
     dice = random.Random(seed)
     end = time.monotonic() + seconds
     told = {"rank": rank, "jobs": 0, "sums": 0, "refusals": 0}
@@ -248,8 +258,11 @@ def _total(agent: Agent, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def main() -> int:
     if sys.argv[1:2] == ["team"]:
-        controller, seed, rank, size, seconds, most_sums = sys.argv[2:]
-        print(json.dumps(team_member(controller, int(seed), int(rank), int(size), float(seconds), int(most_sums))), flush=True)
+        controller, seed, rank, size, seconds, most_sums, go = sys.argv[2:]
+        print(
+            json.dumps(team_member(controller, int(seed), int(rank), int(size), float(seconds), int(most_sums), Path(go))),
+            flush=True,
+        )
         return 0
     parser = argparse.ArgumentParser(prog="python -m tests.faults.many_jobs", description=__doc__.split("\n")[0])
     parser.add_argument("--minutes", type=float, default=10.0)

@@ -23,7 +23,7 @@ from switchsum.measure.breakdown import Parts, StepTimes
 from switchsum.measure.spans import Spans
 from switchsum.measure.traces import execution, folder, kineto, names, stream
 from switchsum.measure.traces.stream import BadTrace
-from tests.in_process import switchsum
+from tests.in_process import command_line
 from tests.measure.made_features import features
 from tests.measure.made_traces import (
     NCCL,
@@ -428,7 +428,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
 
 
 def analyze(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    return switchsum(monkeypatch, "analyze", *arguments)
+    return command_line(monkeypatch, "analyze", *arguments)
 
 
 def _packed(path: Path) -> bytes:

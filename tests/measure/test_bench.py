@@ -16,7 +16,7 @@ import pytest
 from switchsum import bench_sites
 from switchsum.bmv2_topologies import namespaces
 from switchsum.measure.manifest import Buffer, Manifest, Step
-from tests.in_process import switchsum
+from tests.in_process import command_line
 
 ROOT = Path(__file__).resolve().parents[2]
 RACKS = ROOT / "bmv2_topologies" / "racks"
@@ -28,7 +28,7 @@ def bench(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     """Run the command in this process; its exit status."""
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    return switchsum(monkeypatch, "bench", "allreduce", *arguments)
+    return command_line(monkeypatch, "bench", "allreduce", *arguments)
 
 
 def rows_of(printed: str) -> list[list[str]]:
@@ -261,7 +261,7 @@ def test_a_job_that_does_not_suit_its_servers_is_refused(
     job = {"RANK": "1", "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     for name, value in job.items():
         monkeypatch.setenv(name, value)
-    status = switchsum(monkeypatch, "bench", "allreduce", *arguments.split())
+    status = command_line(monkeypatch, "bench", "allreduce", *arguments.split())
     assert (status, capsys.readouterr()) == (2, ("", f"error: {message}\n"))
 
 

@@ -16,7 +16,7 @@ import pytest
 from switchsum import bench_payloads, bench_sites
 from switchsum.bmv2_topologies import namespaces
 from switchsum.measure import experiment
-from tests.in_process import switchsum
+from tests.in_process import command_line
 
 ROOT = Path(__file__).resolve().parents[2]
 RACKS = ROOT / "bmv2_topologies" / "racks"
@@ -27,7 +27,7 @@ def bench(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     """Run the command in this process; its exit status."""
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    return switchsum(monkeypatch, "bench", *arguments)
+    return command_line(monkeypatch, "bench", *arguments)
 
 
 def test_every_transport_and_mode_on_loopback(

@@ -16,7 +16,7 @@ import torch
 from switchsum import autoload
 from switchsum.measure import manifest
 from switchsum.measure.manifest import Manifest
-from tests.in_process import switchsum
+from tests.in_process import command_line
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINING = str(ROOT / "tests" / "measure" / "captured_training.py")
@@ -181,7 +181,7 @@ def test_a_folder_that_is_gone_breaks_no_import(tmp_path: Path, monkeypatch: pyt
 
 
 def run(command: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
-    return switchsum(monkeypatch, "bench", command, *words)
+    return command_line(monkeypatch, "bench", command, *words)
 
 
 def test_what_cannot_work_is_said_before_anything_runs(

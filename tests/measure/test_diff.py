@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from switchsum.measure.samples import Series
-from tests.in_process import switchsum
+from tests.in_process import command_line
 from tests.measure.made_results import latencies, results, series
 
 
 def diff(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """Run the command in this process; its exit status."""
-    return switchsum(monkeypatch, "bench", "diff", *arguments)
+    return command_line(monkeypatch, "bench", "diff", *arguments)
 
 
 @pytest.fixture

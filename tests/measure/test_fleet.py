@@ -12,7 +12,7 @@ from switchsum.measure import fleet, fleet_page, fleet_pictures, synthetic_fleet
 from switchsum.measure.features import BadFeatures
 from switchsum.measure.fleet import Fleet
 from switchsum.measure.prediction import Ground
-from tests.in_process import switchsum
+from tests.in_process import command_line
 from tests.measure.made_features import features
 from tests.measure.test_calibration import calibration
 from tests.measure.test_report import PNG, check
@@ -21,7 +21,7 @@ RATES = {"ethernet": [3.125e9, 12.5e9], "pcie": [10e9], "nvlink": [50e9]}
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    return switchsum(monkeypatch, "fleet", *arguments)
+    return command_line(monkeypatch, "fleet", *arguments)
 
 
 def studied(*jobs: object) -> Fleet:

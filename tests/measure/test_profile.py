@@ -27,6 +27,7 @@ from switchsum.profile_command import link_rate_bps
 from switchsum.profile_plan import ProfilePlan
 from switchsum.step_profiler import Rounds
 from switchsum.step_times import HostClock, ReadyBucket, StepMarks, StepTimes, Sums
+from tests.in_process import command_line
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = {"steps": 3, "warmup": 2, "traced": 1}
@@ -54,7 +55,7 @@ WATCHED = """
 import sys, torch, switchsum
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from tests.in_process import switchsum
+from tests.in_process import command_line
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 with switchsum.profile(sys.argv[1]):
@@ -166,7 +167,7 @@ def test_what_is_particular_to_a_form(forms: Path) -> None:
 
 
 def run(words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
-    return switchsum(monkeypatch, "profile", *words)
+    return command_line(monkeypatch, "profile", *words)
 
 
 @pytest.fixture

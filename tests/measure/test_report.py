@@ -19,7 +19,7 @@ from switchsum.measure.results import Results
 from switchsum.measure.rows import Figure
 from switchsum.measure.samples import Series
 from switchsum.measure.timelines import Timeline
-from tests.in_process import switchsum
+from tests.in_process import command_line
 from tests.measure.made_results import SIZES, counted, latencies, results, series
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -28,7 +28,7 @@ VOID = {"meta", "img", "br"}
 
 def bench(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """Run the command in this process; its exit status."""
-    return switchsum(monkeypatch, "bench", *arguments)
+    return command_line(monkeypatch, "bench", *arguments)
 
 
 @dataclass

@@ -21,7 +21,7 @@ from switchsum.measure.prediction import Interval
 from switchsum.measure.rows import Figure
 from switchsum.measure.validation import Forecast, Measured, Point, Validation, judge
 from switchsum.measure.workloads import WORKLOADS
-from tests.in_process import switchsum
+from tests.in_process import command_line
 from tests.measure.made_features import features
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,7 +174,7 @@ def test_a_workload_learns_the_same_from_the_same_seed(name: str) -> None:
 
 def validate(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     """Run the command in this process; its exit status."""
-    return switchsum(monkeypatch, "validate", *arguments)
+    return command_line(monkeypatch, "validate", *arguments)
 
 
 RACK = str(ROOT / "bmv2_topologies" / "racks" / "two.yaml")

@@ -18,7 +18,7 @@ from switchsum.measure.prediction import CannotPredict, Ground
 from switchsum.measure.rows import Figure
 from switchsum.measure.whatif import Study
 from switchsum.whatif_command import counts
-from tests.in_process import switchsum
+from tests.in_process import command_line
 from tests.measure.made_features import features
 from tests.measure.made_results import results
 from tests.measure.test_calibration import calibration, made
@@ -30,7 +30,7 @@ WHOLE = tuple(Bucket(25_000_000, "int32", ready) for ready in (0.05, 0.10, 0.15,
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    return switchsum(monkeypatch, "whatif", *arguments)
+    return command_line(monkeypatch, "whatif", *arguments)
 
 
 def study(job: Features, *gbps: float, ground: Ground | None = None, architectures: Any = ("ring", "switch")) -> Study:

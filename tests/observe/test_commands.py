@@ -26,7 +26,7 @@ from switchsum.top_view import State, view
 from tests.controller.conftest import all_join, make_controller
 from tests.controller.test_service import eventually, sums
 from tests.controller.worker import HOST, Worker
-from tests.in_process import switchsum
+from tests.in_process import command_line
 from tests.observe.turns import send_in_turn
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ Workers = Callable[[ControllerDaemon | str, int], list[Worker]]
 
 
 def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
-    return switchsum(monkeypatch, *arguments)
+    return command_line(monkeypatch, *arguments)
 
 
 def rounds(switch: SoftSwitch, world: list[Worker], count: int) -> None:
