@@ -5,8 +5,9 @@ architecture (costs) and the link's nominal rate. So t / rounds over bytes / rat
 alpha, its slope 1 / efficiency. Where latency and bytes pass side by side, t is the larger of both instead: a level, then a
 line through the origin. Either is fitted by least squares of the relative distance, run by run; intervals are over runs.
 
-A token bucket lets bytes pass that it gathered in the pause before: these are taken off first, and taken into account again
-where it is predicted. Sums that passed mostly on such credit tell nothing of the link.
+A token bucket lets bytes pass that it gathered while the link was idle, in the pause between sums and in a sum's latency: these
+are taken off, and taken into account again where it is predicted. Rows in which the link carried more than its rate by that
+are left out.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ TRANSPORTS = {
 }
 # Gloo's ring cuts each part in two and moves one while it adds the other: latency and bytes pass side by side.
 _OVERLAPPING = ("gloo",)
+_PASSES = 20  # after which a latency and the credit that it gathers agree
 _OF_TRANSPORT = {name: architecture for architecture, names in reversed(TRANSPORTS.items()) for name in names}
 
 
@@ -162,6 +164,11 @@ class Calibration:
                 notes.append(f"{path.name} is of {results.benchmark}: only sums (allreduce) calibrate")
                 continue
             here = _burst_bytes(results)
+            if here and not any(run.paused_s for series in results.series for run in series.runs):
+                notes.append(
+                    f"{path.name} tells no pauses between sums, so what a token bucket gathered there is not known; an older "
+                    "version wrote it: measure again"
+                )
             for row, series in zip(results.rows, results.series, strict=True):
                 name = f"{path.name}: {row.label} {row.payload}"
                 if row.wrong or row.lost:
@@ -171,7 +178,13 @@ class Calibration:
                 elif row.dtype not in ITEM_BYTES:
                     notes.append(f"{name}: left out: its numbers are of several types")
                 elif row.transport in _OF_TRANSPORT and row.workers > 1:
-                    by_transport.setdefault(row.transport, []).append(_Point.of(row, series, here, results))
+                    points = by_transport.setdefault(row.transport, [])
+                    if row.limited_by == "burst":
+                        notes.append(
+                            f"{name}: left out, since it passed at more than the link's rate, on a token bucket's credit"
+                        )
+                        continue
+                    points.append(_Point.of(row, series, here, results))
                     if series.link_rate_bps:
                         rates[series.link_rate_bps] = None
                         burst = max(burst, here)
@@ -190,14 +203,16 @@ class Calibration:
 
 @dataclass(frozen=True)
 class _Point:
-    """A row. `linked_s`: its bytes at the link's nominal rate, None without one; `on_credit`: a token bucket's."""
+    """A row. `linked_s`: its bytes at the link's nominal rate, None without one; `pause_s`: of the link before each sum;
+    `burst_s`: what the link's token bucket holds at most."""
 
     rounds: int
     size_bytes: int
     linked_s: float | None
+    pause_s: float
+    burst_s: float
     seconds: tuple[float, ...]
     cpu_limited: bool
-    on_credit: bool
     worker_cpu: float
     elsewhere_cpu: float
     cores: int | None
@@ -206,12 +221,10 @@ class _Point:
     def of(cls, row: Row, series: Series, burst_bytes: float, results: Results) -> _Point:
         cluster = Cluster(row.workers, row.servers, dedicated=row.servers > 0 and not row.colocated)
         architecture = _OF_TRANSPORT[row.transport]
-        linked_s = None
+        linked_s, burst_s = None, 0.0
         if series.link_rate_bps:
-            size = row.size_bytes * costs.link_bytes(architecture, cluster, row.dtype)
-            pause_s = sum(run.paused_s for run in series.runs) / row.operations
-            linked_s = size * 8 / series.link_rate_bps
-            linked_s -= min(linked_s, pause_s, burst_bytes * 8 / series.link_rate_bps)
+            linked_s = row.size_bytes * costs.link_bytes(architecture, cluster, row.dtype) * 8 / series.link_rate_bps
+            burst_s = burst_bytes * 8 / series.link_rate_bps
         moved = row.size_bytes * row.operations
         elsewhere = (row.user_s + row.system_s) / moved - row.workers * row.worker_cpu / formulas.GIGA
         elsewhere += (row.switch_cpu or 0.0) / formulas.GIGA
@@ -221,9 +234,10 @@ class _Point:
             costs.rounds(architecture, cluster),
             row.size_bytes,
             linked_s,
+            sum(run.paused_s for run in series.runs) / row.operations,
+            burst_s,
             row.time.runs,
             row.limited_by == "cpu",
-            row.limited_by == "burst",
             row.worker_cpu / formulas.GIGA,
             max(0.0, elsewhere) / row.workers,
             cores if shared else None,
@@ -232,46 +246,23 @@ class _Point:
 
 def _fit(transport: str, points: Sequence[_Point]) -> Fit:
     """Raises BadCalibration."""
+    if not points:
+        raise BadCalibration(f"{transport}: all sums passed on a token bucket's credit; measure larger sizes")
     points = sorted(points, key=lambda point: point.size_bytes)
     linked = [point for point in points if point.linked_s is not None]
-    told = [point for point in linked if not point.on_credit]
-    free = [point for point in told if not point.cpu_limited]
-    held_back = False
-    # Small ones alone tell no rate.
-    if len({point.size_bytes for point in free}) > 1 and free[-1].size_bytes * 4 >= told[-1].size_bytes:
-        # Smaller ones tell the latency, whatever it is made of.
-        smallest = min(point.size_bytes for point in free)
-        chosen = [point for point in told if not point.cpu_limited or point.size_bytes < smallest]
-    else:
-        # Where the processor held all large ones back, they say what this machine gives, which is all there is to know.
-        chosen = told if len({point.size_bytes for point in told}) > 1 else linked
-        held_back = any(point.cpu_limited for point in linked)
-    over = [point.linked_s or 0.0 for point in chosen]
-    if not chosen:
-        chosen = list(points)
-        over = [float(point.size_bytes) for point in chosen]
-    per_round = [value / point.rounds for value, point in zip(over, chosen, strict=True)]
-    if len(set(per_round)) < 2:
-        raise BadCalibration(
-            f"{transport}: rows of one size do not tell latency from rate; measure two at least, such as --size 4K --size 16M"
-        )
+    chosen, held_back = _that_tell(linked or points)
     overlaps = transport in _OVERLAPPING
-    alone = _level_then_line if overlaps else _line
     latencies, slopes = [], []
     for run in range(min(len(point.seconds) for point in chosen)):
-        latency, slope = alone(per_round, [point.seconds[run] / point.rounds for point in chosen])
+        latency, slope = _fit_run(transport, chosen, [point.seconds[run] / point.rounds for point in chosen])
         latencies.append(latency)
         slopes.append(slope)
-    means = [statistics.fmean(point.seconds) / point.rounds for point in chosen]
-    by_size = sorted(zip(per_round, means, strict=True))
-    if min(slopes) <= 0 or by_size[-1][1] <= by_size[0][1]:
-        raise BadCalibration(f"{transport}: times do not grow with size, so they tell no rate; measure larger sizes")
     latency, slope = statistics.fmean(latencies), statistics.fmean(slopes)
-    misses = [
-        mean / (max(latency, slope * x) if overlaps else latency + slope * x) - 1
-        for x, mean in zip(per_round, means, strict=True)
-    ]
-    largest = [point for point in points if 4 * point.size_bytes >= max(each.size_bytes for each in points)]
+    misses = []
+    for point, x in zip(chosen, _per_round(chosen, 0.0 if overlaps else latency), strict=True):
+        fitted = max(latency, slope * x) if overlaps else latency + slope * x
+        misses.append(fitted * point.rounds / statistics.fmean(point.seconds) - 1)
+    largest = [point for point in points if 4 * point.size_bytes >= points[-1].size_bytes]
     cheapest = min(largest, key=lambda point: point.worker_cpu + point.elsewhere_cpu)
     return Fit(
         transport,
@@ -279,9 +270,52 @@ def _fit(transport: str, points: Sequence[_Point]) -> Fit:
         Figure.of([1 / each for each in slopes]) if linked else None,
         2 * math.sqrt(sum(miss**2 for miss in misses) / (len(misses) - 2)) if len(misses) > 2 else math.nan,
         Processor(cheapest.worker_cpu, cheapest.elsewhere_cpu, cheapest.cores),
-        held_back,
+        bool(linked) and held_back,
         len(chosen),
     )
+
+
+def _that_tell(points: Sequence[_Point]) -> tuple[Sequence[_Point], bool]:
+    """Those that a fit is made of, and whether the processor held back what tells the rate. `points`: by size."""
+    free = [point for point in points if not point.cpu_limited]
+    if free and 4 * free[-1].size_bytes >= points[-1].size_bytes:
+        # Smaller ones tell the latency, whatever it is made of.
+        chosen = [point for point in points if not point.cpu_limited or point.size_bytes < free[0].size_bytes]
+        if len({point.size_bytes for point in chosen}) > 1:
+            return chosen, False
+    # The large ones say what this machine gives, then, which is all there is to know.
+    return points, any(point.cpu_limited for point in points if 4 * point.size_bytes >= points[-1].size_bytes)
+
+
+def _fit_run(transport: str, points: Sequence[_Point], times: Sequence[float]) -> tuple[float, float]:
+    """Latency of a round and slope. `times`: of a round, of one run. Raises BadCalibration."""
+    if len({point.size_bytes for point in points}) < 2:
+        raise BadCalibration(
+            f"{transport}: rows of one size do not tell latency from rate; measure two at least, such as --size 4K --size 16M"
+        )
+    overlaps, latency, slope = transport in _OVERLAPPING, 0.0, 0.0
+    # What a token bucket gathers in the latency depends on the latency.
+    for _ in range(1 if overlaps else _PASSES):
+        sizes = _per_round(points, latency)
+        if len(set(sizes)) < 2:
+            raise BadCalibration(f"{transport}: all sums passed on what a token bucket gathered; measure larger sizes")
+        latency, slope = (_level_then_line if overlaps else _line)(sizes, times)
+    if slope <= 0 or times[-1] <= times[0]:
+        raise BadCalibration(f"{transport}: times do not grow with size, so they tell no rate; measure larger sizes")
+    return latency, slope
+
+
+def _per_round(points: Sequence[_Point], latency_s: float) -> list[float]:
+    """Seconds that the bytes of a round take at the link's nominal rate; without a rate, its bytes. `latency_s`: of a round, in
+    which the link is idle."""
+    found = []
+    for point in points:
+        if point.linked_s is None:
+            found.append(point.size_bytes / point.rounds)
+            continue
+        credit_s = min(point.linked_s, point.burst_s, point.pause_s + point.rounds * latency_s)
+        found.append((point.linked_s - credit_s) / point.rounds)
+    return found
 
 
 def _line(sizes: Sequence[float], times: Sequence[float]) -> tuple[float, float]:

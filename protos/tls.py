@@ -143,9 +143,8 @@ def _pair(certificate: Path | None, key: Path | None, names: Names) -> None:
 
 
 def _text(path: Path, option: str, marker: str, kind: str) -> str:
-    """Without what is not ASCII, which only comments can be."""
     try:
-        text = path.read_text("ascii", "ignore")
+        text = path.read_text("ascii", "replace")
     except OSError as error:
         raise BadCertificate(f"{option} {path}: cannot be read: {error.strerror}") from None
     if not re.search(f"^-----BEGIN [A-Z0-9 ]*{marker}", text, re.MULTILINE):
@@ -155,10 +154,10 @@ def _text(path: Path, option: str, marker: str, kind: str) -> str:
 
 def _certificates(path: Path, option: str) -> ssl.SSLContext:
     """That trusts all that the file holds."""
-    text = _text(path, option, "CERTIFICATE-----", "certificate")
+    _text(path, option, "CERTIFICATE-----", "certificate")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
-        context.load_verify_locations(cadata=text)
+        context.load_verify_locations(cafile=str(path))
     except ssl.SSLError as error:
         raise BadCertificate(
             f"{option} {path}: the certificate is damaged ({error.reason or 'nothing can be read between its BEGIN and END'}); "

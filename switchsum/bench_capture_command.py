@@ -101,15 +101,15 @@ def _check(command: Sequence[str], output: Path, steps: int, name: str) -> None:
 
 
 def run_training(command: Sequence[str], variables: Mapping[str, str]) -> tuple[int, str]:
-    """The training's exit status, as a shell tells it, and the last signal that both were sent to end it ("SIGINT", "SIGTERM"),
-    or "". Raises CommandFailed if it cannot be started."""
+    """The training's exit status, as a shell tells it, and the signal that ended it ("SIGINT", "SIGTERM"): the last that came,
+    if it did not end well; else "". Raises CommandFailed if it cannot be started."""
     try:
         process = subprocess.Popen(command, env={**os.environ, **variables})
     except OSError as error:
         raise CommandFailed(f"{command[0]} cannot be run: {error.strerror}", status=126) from error
     with _left_to(process) as received:
         status = process.wait()
-    return 128 - status if status < 0 else status, received[-1].name if received else ""
+    return 128 - status if status < 0 else status, received[-1].name if received and status else ""
 
 
 @contextmanager

@@ -142,6 +142,9 @@ def _written(output: Path, notes: Sequence[dict[str, Any]]) -> list[Features]:
 
 def _why(loaded: bool, notes: Sequence[dict[str, Any]], plan: ProfilePlan, status: int, ended_by: str) -> str:
     """Why no rank wrote anything. `loaded`: some process of the training had torch and this package; `ended_by`: a signal."""
+    broken = next((note for note in notes if note["error"]), None)
+    if broken is not None:
+        return f"rank {broken['rank']}: {broken['error']}"
     if ended_by:
         return f"{ended_by} ended the training before the {plan.needed} steps that it takes"
     if not loaded:
@@ -151,8 +154,6 @@ def _why(loaded: bool, notes: Sequence[dict[str, Any]], plan: ProfilePlan, statu
     if not notes:
         return "no process of it made two steps with an optimizer of torch.optim, which is how steps are told apart"
     note = notes[0]
-    if note["error"]:
-        return f"rank {note['rank']}: {note['error']}"
     if note["state"] == "began":
         return f"rank {note['rank']} was ended before the {plan.needed} steps that it takes; ask for fewer (--steps, --warmup)"
     return (

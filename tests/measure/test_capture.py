@@ -150,6 +150,22 @@ def test_a_training_that_is_ended_before_anything_was_recorded(tmp_path: Path, o
     assert f"{number.name} ended the training before" in errors
 
 
+def test_a_signal_that_the_training_withstood_did_not_end_it(tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    script = (
+        f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open({str(began)!r}, 'w').close(); time.sleep(1)"
+    )
+    words = [*CAPTURING, "--output", str(tmp_path / "left")]
+    process = started([*words, "--", sys.executable, "-c", script])
+    deadline = time.monotonic() + 60
+    while not began.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    status, errors = ended(process)
+    assert status == 1
+    assert "no process of it imported torch" in errors
+
+
 def test_a_training_without_ddp_leaves_nothing(tmp_path: Path) -> None:
     """And keeps a payload that was there."""
     output = tmp_path / "payload.json"

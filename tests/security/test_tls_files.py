@@ -92,18 +92,19 @@ def damaged(pem: str, how: str) -> str:
         "without a body": [],
         "a line is lost": body[:1] + body[2:],
         "not base64": ["!" + body[0][1:], *body[1:]],
+        "not ASCII": ["\N{NO-BREAK SPACE}" + body[0], *body[1:]],
     }
     if how == "cut off":
         return "\n".join([begin, *body[:-1]])
     return "\n".join([begin, *changed[how], end]) + "\n"
 
 
-@pytest.mark.parametrize("how", ["of zeros", "without a body", "a line is lost", "not base64", "cut off"])
+@pytest.mark.parametrize("how", ["of zeros", "without a body", "a line is lost", "not base64", "not ASCII", "cut off"])
 def test_files_that_are_damaged(authority: Authority, tmp_path: Path, how: str) -> None:
     certificate, key = authority.issue()
     bad, bad_key = tmp_path / "bad", tmp_path / "bad.key"
-    bad.write_text(damaged(certificate.read_text(), how))
-    bad_key.write_text(damaged(key.read_text(), how))
+    bad.write_text(damaged(certificate.read_text(), how), "utf-8")
+    bad_key.write_text(damaged(key.read_text(), how), "utf-8")
     bad_key.chmod(0o600)
     assert f"--tls-cert {bad}: the certificate is damaged" in refusal(bad, key)
     assert f"--tls-clients {bad}: the certificate is damaged" in refusal(certificate, key, bad)
