@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 WORKER_MODULE = "switchsum.training_worker"
 CALIBRATION, FEATURES, FORECASTS = "calibration.json", "features", "forecasts.json"
 # Up to a model's gradients; small ones for the latency alone, and enough to tell how far the fit is from them.
-_CALIBRATED_BYTES = (4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
+_CALIBRATED_BYTES = (4 << 10, 256 << 10, 1 << 20, 2 << 20, 4 << 20)
 _WARMUP_S = 2.0
 
 
