@@ -251,6 +251,10 @@ def _fit(transport: str, points: Sequence[_Point]) -> Fit:
     points = sorted(points, key=lambda point: point.size_bytes)
     linked = [point for point in points if point.linked_s is not None]
     chosen, held_back = _that_tell(linked or points)
+    if len({point.size_bytes for point in chosen}) < 2:
+        raise BadCalibration(
+            f"{transport}: rows of one size do not tell latency from rate; measure two at least, such as --size 4K --size 16M"
+        )
     overlaps = transport in _OVERLAPPING
     latencies, slopes = [], []
     for run in range(min(len(point.seconds) for point in chosen)):
@@ -262,8 +266,7 @@ def _fit(transport: str, points: Sequence[_Point]) -> Fit:
     for point, x in zip(chosen, _per_round(chosen, 0.0 if overlaps else latency), strict=True):
         fitted = max(latency, slope * x) if overlaps else latency + slope * x
         misses.append(fitted * point.rounds / statistics.fmean(point.seconds) - 1)
-    largest = [point for point in points if 4 * point.size_bytes >= points[-1].size_bytes]
-    cheapest = min(largest, key=lambda point: point.worker_cpu + point.elsewhere_cpu)
+    cheapest = min(_large(points), key=lambda point: point.worker_cpu + point.elsewhere_cpu)
     return Fit(
         transport,
         Figure.of(latencies),
@@ -277,22 +280,23 @@ def _fit(transport: str, points: Sequence[_Point]) -> Fit:
 
 def _that_tell(points: Sequence[_Point]) -> tuple[Sequence[_Point], bool]:
     """Those that a fit is made of, and whether the processor held back what tells the rate. `points`: by size."""
-    free = [point for point in points if not point.cpu_limited]
-    if free and 4 * free[-1].size_bytes >= points[-1].size_bytes:
+    free, large = [point for point in points if not point.cpu_limited], _large(points)
+    if free and free[-1] in large:
         # Smaller ones tell the latency, whatever it is made of.
         chosen = [point for point in points if not point.cpu_limited or point.size_bytes < free[0].size_bytes]
         if len({point.size_bytes for point in chosen}) > 1:
             return chosen, False
     # The large ones say what this machine gives, then, which is all there is to know.
-    return points, any(point.cpu_limited for point in points if 4 * point.size_bytes >= points[-1].size_bytes)
+    return points, any(point.cpu_limited for point in large)
+
+
+def _large(points: Sequence[_Point]) -> Sequence[_Point]:
+    """Down to a quarter of the last one's size. `points`: by size."""
+    return [point for point in points if 4 * point.size_bytes >= points[-1].size_bytes]
 
 
 def _fit_run(transport: str, points: Sequence[_Point], times: Sequence[float]) -> tuple[float, float]:
     """Latency of a round and slope. `times`: of a round, of one run. Raises BadCalibration."""
-    if len({point.size_bytes for point in points}) < 2:
-        raise BadCalibration(
-            f"{transport}: rows of one size do not tell latency from rate; measure two at least, such as --size 4K --size 16M"
-        )
     overlaps, latency, slope = transport in _OVERLAPPING, 0.0, 0.0
     # What a token bucket gathers in the latency depends on the latency.
     for _ in range(1 if overlaps else _PASSES):

@@ -41,6 +41,13 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, errors
 
 
+def await_file(path: Path, process: subprocess.Popen[str]) -> None:
+    """Until it is there, or the process that would write it is not."""
+    deadline = time.monotonic() + 60
+    while not path.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 def training(ranks: int, folder: Path, what: str) -> list[str]:
     return [sys.executable, TRAINING, str(folder), what, str(ranks)]
 
@@ -121,9 +128,7 @@ def test_what_was_recorded_before_a_training_failed_is_kept(tmp_path: Path) -> N
 def test_a_training_that_is_ended_leaves_what_was_recorded(tmp_path: Path) -> None:
     output = tmp_path / "payload.json"
     process = started([*CAPTURING, "--output", str(output), "--", *training(1, tmp_path, "waits")])
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "trained").exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
+    await_file(tmp_path / "trained", process)
     process.send_signal(signal.SIGTERM)
     status, errors = ended(process)
     assert status == 128 + signal.SIGTERM, errors
@@ -138,9 +143,7 @@ def test_a_training_that_is_ended_before_anything_was_recorded(tmp_path: Path, o
     script.write_text(f"import time; open({str(began)!r}, 'w').close(); time.sleep(600)")
     words = [sys.executable, "-m", "switchsum.cli", *observer.split(), "--output", str(tmp_path / "left")]
     process = started([*words, "--", sys.executable, str(script)])
-    deadline = time.monotonic() + 60
-    while not began.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
+    await_file(began, process)
     if number == signal.SIGINT:
         (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(int(child), number)
@@ -157,9 +160,7 @@ def test_a_signal_that_the_training_withstood_did_not_end_it(tmp_path: Path) -> 
     )
     words = [*CAPTURING, "--output", str(tmp_path / "left")]
     process = started([*words, "--", sys.executable, "-c", script])
-    deadline = time.monotonic() + 60
-    while not began.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
+    await_file(began, process)
     process.send_signal(signal.SIGTERM)
     status, errors = ended(process)
     assert status == 1
